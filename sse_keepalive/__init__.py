@@ -1,0 +1,20 @@
+"""
+Keeps Django's Server-Sent-Events streams alive.
+
+The rooms of the house, from the ground up; each imports only from those above it:
+
+``frames``
+    The wire: events, keep-alive frames, and where a stream has stopped.
+``keepalive``
+    The core: an asynchronous iterable in, the same with keep-alives out.
+``conf``
+    One typed property per setting.
+``http``
+    ``EventStreamResponse``: a streaming response that stays alive.
+``decorators``
+    ``sse_keepalive``: what users type.
+``checks``, ``apps``
+    What is told to whoever configures the site.
+"""
+
+__version__ = "0.1.0"
