@@ -5,6 +5,8 @@ The rooms of the house, from the ground up; each imports only from those above i
 
 ``frames``
     The wire: events, keep-alive frames, and where a stream has stopped.
+``silence``
+    How long a stream has been silent, and what its task waits for meanwhile.
 ``keepalive``
     The core: an asynchronous iterable in, the same with keep-alives out.
 ``conf``

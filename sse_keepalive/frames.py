@@ -101,7 +101,7 @@ def _event_id(value: str | int) -> str:
     return text
 
 
-def _milliseconds(value: int) -> int:
+def _milliseconds(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError(f"retry must be a whole number of milliseconds from 0 on, not {value!r}.")
     return value

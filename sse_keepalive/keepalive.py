@@ -15,14 +15,14 @@ asyncio documents what a task can wait for: any object with a true ``_asyncio_fu
 """
 
 import asyncio
-import contextvars
 import inspect
 import math
 import types
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar
 
-from sse_keepalive.frames import COMMENT, TELLING_LENGTH, Tracker, as_frame
+from sse_keepalive.frames import COMMENT, TELLING_LENGTH
+from sse_keepalive.silence import AS_BEFORE, IDLE, Silence, cancellations_of_task
 
 Chunk = TypeVar("Chunk")
 Upstream = TypeVar("Upstream", bound=AsyncIterable[Any])
@@ -30,18 +30,6 @@ Upstream = TypeVar("Upstream", bound=AsyncIterable[Any])
 #: So many chunks in a row may be ready at once before the event loop gets a turn: few enough that other streams
 #: wait for microseconds, so many that the turn costs next to nothing beside them.
 READY_RUN: Final = 16
-
-#: How long, in seconds, a stream that was told to end may go on to finish the event that it is in.
-EVENT_PATIENCE: Final = 2.0
-
-#: A timer may come early by so much, in seconds: uvloop's clock counts in milliseconds.
-_CLOCK_STEP: Final = 0.001
-
-#: What a wait returns when a frame or the end is due before the chunk has come.
-_IDLE: Final[Any] = object()
-
-#: Stands for what a step waits for when that is known from before.
-_AS_BEFORE: Final[Any] = object()
 
 
 def with_sse_keep_alive(
@@ -93,7 +81,7 @@ class KeepAliveStream(Generic[Chunk]):
         if not isinstance(upstream, AsyncIterable):
             raise TypeError(f"{type(upstream).__name__} is not an asynchronous iterable.")
         self._upstream = upstream
-        self._silence = _Silence(interval, first_interval, frame)
+        self._silence = Silence(interval, first_interval, frame)
         self._generator = _with_frames(upstream, self._silence)
         self.__anext__ = self._generator.__anext__
 
@@ -133,7 +121,7 @@ class KeepAliveStream(Generic[Chunk]):
         self._silence.use(interval, frame)
 
 
-async def _with_frames(upstream: Any, silence: "_Silence") -> AsyncGenerator[Any]:
+async def _with_frames(upstream: Any, silence: Silence) -> AsyncGenerator[Any]:
     """
     Yield the chunks of the upstream, and a frame whenever one is due.
 
@@ -143,7 +131,8 @@ async def _with_frames(upstream: Any, silence: "_Silence") -> AsyncGenerator[Any
     source = aiter(upstream)
     is_generator = isinstance(source, types.AsyncGeneratorType)
     tracker = silence.tracker
-    silence.begin()
+    loop = asyncio.get_running_loop()
+    silence.begin(loop)
     ready_in_a_row = 0
     needs_turn = False
     step: Any = None
@@ -171,15 +160,15 @@ async def _with_frames(upstream: Any, silence: "_Silence") -> AsyncGenerator[Any
                     except StopIteration as finished:
                         chunk = finished.value
                         ready_in_a_row += 1
-                        needs_turn = ready_in_a_row >= READY_RUN or _cancellations() > 0
+                        needs_turn = ready_in_a_row >= READY_RUN or cancellations_of_task(loop) > 0
                     else:
                         ready_in_a_row = 0
                         needs_turn = False
                         chunk = await silence.wait(step, awaited)
-                        while chunk is _IDLE and not (silence.ending and silence.may_end()):
+                        while chunk is IDLE and not (silence.ending and silence.may_end()):
                             yield silence.take_frame()
-                            chunk = await silence.wait(step, _AS_BEFORE)
-                        if chunk is _IDLE:
+                            chunk = await silence.wait(step, AS_BEFORE)
+                        if chunk is IDLE:
                             break
                 except StopAsyncIteration:
                     if rest := tracker.held_back():
@@ -198,12 +187,11 @@ async def _with_frames(upstream: Any, silence: "_Silence") -> AsyncGenerator[Any
         await _close(source, silence, step)
     finally:
         silence.stop()
-        # An exception's traceback keeps this frame: it must neither hold the upstream nor lead back to the exception.
-        del upstream, source, step
-        awaited = None
+        # An exception's traceback keeps this frame, which must not lead back to the exception, or hold the upstream.
+        awaited = step = source = upstream = None
 
 
-async def _close(source: Any, silence: "_Silence", step: Any) -> None:
+async def _close(source: Any, silence: Silence, step: Any) -> None:
     """
     Close the source, in the middle of a step by cancelling what the step waits for, as ``task.cancel()`` would.
 
@@ -211,19 +199,19 @@ async def _close(source: Any, silence: "_Silence", step: Any) -> None:
     from the one that is made here by the count that only ``task.cancel()`` raises.
     """
     silence.closed = True
-    cancellations = _cancellations()
+    cancellations = cancellations_of_task()
     try:
         if step is not None:
             await silence.abandon(step)
     except StopAsyncIteration:
         pass
     except asyncio.CancelledError:
-        if _cancellations() > cancellations:
+        if cancellations_of_task() > cancellations:
             raise
     finally:
-        del step
+        step = None
         await _aclose(source)
-    if _cancellations() > cancellations:
+    if cancellations_of_task() > cancellations:
         raise asyncio.CancelledError
 
 
@@ -233,21 +221,14 @@ async def _aclose(source: Any) -> None:
         await aclose()
 
 
-def _cancellations() -> int:
-    """Return how many cancellations the running task has been asked for and has not taken back."""
-    task = asyncio.current_task()
-    return 0 if task is None else task.cancelling()
-
-
 def _driveable(step: Any) -> Any:
     """Return what ``await step`` would drive: an object with ``send``, ``throw`` and ``close``."""
-    if isinstance(step, types.CoroutineType):
-        return step
-    if not inspect.isawaitable(step):
+    is_awaitable: bool = inspect.isawaitable(step)
+    if not is_awaitable:
         raise TypeError(
             f"An asynchronous iterator's __anext__ returned {type(step).__name__}, which cannot be awaited."
         )
-    if isinstance(step, types.GeneratorType):  # a coroutine made by types.coroutine
+    if isinstance(step, types.CoroutineType | types.GeneratorType):  # the latter made by types.coroutine
         return step
     iterator = step.__await__()
     return iterator if hasattr(iterator, "throw") and hasattr(iterator, "send") else _delegate(iterator)
@@ -255,284 +236,3 @@ def _driveable(step: Any) -> Any:
 
 def _delegate(iterator: Any) -> Generator[Any, Any, Any]:
     return (yield from iterator)
-
-
-class _Silence(asyncio.Future[None]):
-    """
-    How long a stream has been silent; and what its task waits for meanwhile, the stand-in of the module's docstring.
-
-    At most one timer is armed, and chunks do not touch it: when it fires it looks for how long the silence has really
-    lasted, and is armed for the rest. If it fires while the consumer has the turn, nothing is due.
-
-    It is a real subclass of Future because anyio looks for one when it decides whether a task still has to be
-    cancelled. As a future it needs a loop, so it becomes one at the first pull (:meth:`begin`).
-    """
-
-    __slots__ = (
-        "_clock",
-        "_context",
-        "_end_by",
-        "_first_interval",
-        "_frame",
-        "_interval",
-        "_is_waiting",
-        "_running_loop",
-        "_timer",
-        "_wake_up",
-        "awaited",
-        "closed",
-        "due",
-        "ending",
-        "since",
-        "tracker",
-    )
-
-    def __init__(self, interval: float | None, first_interval: float | None, frame: str | bytes) -> None:
-        self.tracker = Tracker(text=isinstance(frame, str))
-        #: When the silence began, by the loop's clock; None from a chunk until the next step suspends.
-        self.since: float | None = None
-        #: Whether a frame, or the end, is to go out before the step goes on.
-        self.due = False
-        #: The future that the half-finished step waits for; None if it only gave the loop a turn.
-        self.awaited: Any = None
-        #: Whether the stream was told to end.
-        self.ending = False
-        #: Whether the upstream was closed.
-        self.closed = False
-        self._first_interval = (
-            first_interval if first_interval is not None and 0 <= first_interval < math.inf else None
-        )
-        self._end_by = math.inf
-        self._timer: asyncio.TimerHandle | None = None
-        self._is_waiting = False
-        self._wake_up: Any = None
-        self._context: contextvars.Context | None = None
-        self._set(interval, frame)
-
-    def begin(self) -> None:
-        self._running_loop = asyncio.get_running_loop()
-        self._clock = self._running_loop.time
-        super().__init__(loop=self._running_loop)
-
-    # What the task of the stream calls.
-
-    @types.coroutine
-    def wait(self, step: Any, awaited: Any) -> Generator[Any, Any, Any]:
-        """
-        Drive a step that has suspended to its end and return its chunk, or ``_IDLE`` as soon as something is due.
-
-        :param awaited: what the step has yielded to be waited for; ``_AS_BEFORE`` after ``_IDLE``.
-        """
-        offer = self._offer(awaited)
-        if self.since is None:
-            self.since = self._clock()
-        if self._timer is None:
-            self._arm()
-        cancellations = 0
-        error: BaseException | None = None
-        self._is_waiting = True
-        try:
-            while True:
-                if self.due and self._may_interrupt(cancellations):
-                    return _IDLE
-                self._asyncio_future_blocking = True
-                try:
-                    yield offer
-                except GeneratorExit:
-                    # The consumer's coroutine is being closed, and with it whatever it awaits.
-                    self.closed = True
-                    step.close()
-                    raise
-                except BaseException as thrown:
-                    error = thrown
-                    if isinstance(thrown, asyncio.CancelledError):
-                        cancellations = _cancellations()
-                self._wake_up = self._context = None
-                if error is None and offer is self and not self.awaited.done():
-                    continue  # woken because something is due, or was until a cancellation came
-                try:
-                    # Outside of the except block, or the upstream would see an exception that is not its own.
-                    awaited = step.send(None) if error is None else step.throw(error)
-                except StopIteration as finished:
-                    self.due = False
-                    self.awaited = None
-                    return finished.value
-                finally:
-                    error = None
-                offer = self._offer(awaited)
-        finally:
-            self._is_waiting = False
-            del step  # as in the generator: a traceback keeps this frame
-            awaited = None
-
-    @types.coroutine
-    def turn(self) -> Generator[None, None, bool]:
-        """Give the loop a turn between two steps, and return whether a frame is due: these steps never suspend."""
-        yield
-        if self.since is None:
-            self.since = self._clock()
-        return self._is_overdue() and self._frame.at(self.tracker.tail) is not None
-
-    async def abandon(self, step: Any) -> None:
-        """Cancel what a half-finished step waits for, and drive the step to its end."""
-        awaited: Any = _AS_BEFORE
-        if self.awaited is None or not self.awaited.cancel():
-            try:
-                awaited = step.throw(asyncio.CancelledError())
-            except StopIteration:
-                return
-        await self.wait(step, awaited)
-
-    def take_frame(self) -> str | bytes:
-        """Return the frame that is due. The silence is measured anew when the step goes on."""
-        frame = self._frame.at(self.tracker.tail)
-        self.tracker.sent_frame()
-        self.due = False
-        self.since = None
-        return cast("str | bytes", frame)
-
-    def follow(self, chunk: Any) -> Any:
-        """Take note of a chunk that is empty, short, or the first."""
-        if chunk:
-            self.since = None
-        return self.tracker.follow(chunk)
-
-    def may_end(self) -> bool:
-        """Whether a stream that was told to end has finished its event, or has had its time for that."""
-        return self.tracker.is_between_events() or self._clock() >= self._end_by
-
-    def stop(self) -> None:
-        """Leave nothing behind."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self.awaited = None
-
-    # What others call, in the loop's thread.
-
-    def end(self) -> None:
-        if not self.ending:
-            self.ending = True
-            self._end_by = asyncio.get_running_loop().time() + EVENT_PATIENCE
-            self._look_again()
-
-    def use(self, interval: float | None, frame: str | bytes) -> None:
-        self._set(interval, frame)
-        self._look_again()
-
-    # What the task calls on what it waits for, as on any future: it reaches the future that the step waits for.
-
-    def add_done_callback(self, wake_up: Any, *, context: contextvars.Context | None = None) -> None:
-        self._wake_up = wake_up
-        self._context = context
-        self.awaited.add_done_callback(wake_up, context=context)
-        if self._timer is None:  # it fired while the consumer of a stream around this one had the turn
-            self._arm()
-
-    def remove_done_callback(self, wake_up: Any, /) -> int:
-        self._wake_up = self._context = None
-        return cast("int", self.awaited.remove_done_callback(wake_up))
-
-    def cancel(self, msg: Any = None) -> bool:
-        if not self.awaited.cancel(msg=msg):
-            return False
-        self.due = False  # even if the task is already being woken for it: the cancellation was first
-        return True
-
-    def done(self) -> bool:
-        return cast("bool", self.awaited.done())
-
-    def cancelled(self) -> bool:
-        return cast("bool", self.awaited.cancelled())
-
-    def exception(self) -> BaseException | None:
-        return cast("BaseException | None", self.awaited.exception())
-
-    def result(self) -> None:
-        # What a task asks for when it is woken with this object: because something is due, not with a result.
-        return None
-
-    # The clock.
-
-    def _set(self, interval: float | None, frame: str | bytes) -> None:
-        self._frame = as_frame(frame)
-        self._interval = interval if interval is not None and 0 < interval < math.inf else math.inf
-
-    def _offer(self, awaited: Any) -> Any:
-        """Return what the task is to be given instead of ``awaited``: this object, wherever it can stand in."""
-        if awaited is _AS_BEFORE:
-            return None if self.awaited is None else self
-        if awaited is None:
-            self.awaited = None
-            return None
-        if not self._can_stand_in_for(awaited):
-            self.awaited = None
-            self.due = False
-            return awaited
-        awaited._asyncio_future_blocking = False
-        self.awaited = awaited
-        return self
-
-    def _can_stand_in_for(self, awaited: Any) -> bool:
-        """Whether a task would wait for it. About everything else the task shall complain in its own words."""
-        if getattr(awaited, "_asyncio_future_blocking", None) is not True:
-            return False
-        if isinstance(awaited, asyncio.Task) and awaited is asyncio.current_task():
-            return False
-        return cast("bool", awaited.get_loop() is self._running_loop)
-
-    def _may_interrupt(self, cancellations: int) -> bool:
-        """Whether the step may be left half finished: not while it cleans up after a cancellation of its task."""
-        if not cancellations or _cancellations() < cancellations:
-            return True
-        self.due = False
-        self.since = self._clock()
-        if self.ending:
-            self._end_by = self.since + EVENT_PATIENCE
-        if self._timer is None:
-            self._arm()
-        return False
-
-    def _is_overdue(self) -> bool:
-        return self._deadline() <= self._clock() + _CLOCK_STEP
-
-    def _deadline(self) -> float:
-        interval = self._interval
-        if self._first_interval is not None and interval < math.inf and not self.tracker.has_sent:
-            interval = self._first_interval
-        return min(cast("float", self.since) + interval, self._end_by)
-
-    def _arm(self) -> None:
-        deadline = self._deadline()
-        if deadline < math.inf and not self.closed:
-            # In an empty context: the timer would keep alive whatever the stream's context holds.
-            self._timer = self._running_loop.call_at(deadline, self._tick, context=contextvars.Context())
-
-    def _tick(self) -> None:
-        self._timer = None
-        if not self._is_waiting or (self.awaited is not None and self._wake_up is None):
-            return  # the consumer has the turn, so nothing is silent
-        if self._is_overdue():
-            if self._frame.at(self.tracker.tail) is not None:
-                self.due = True
-            else:
-                self.since = self._clock()
-        if self.ending and self.may_end():
-            self.due = True
-        if self.due:
-            self._wake()
-        else:
-            self._arm()
-
-    def _wake(self) -> None:
-        # Without a wake-up, or with a future that is done, the task comes by itself, and sees what is due.
-        if self._wake_up is not None and not self.awaited.done():
-            self.awaited.remove_done_callback(self._wake_up)
-            self._running_loop.call_soon(self._wake_up, self, context=self._context)
-            self._wake_up = self._context = None
-
-    def _look_again(self) -> None:
-        self.due = False
-        if self._is_waiting:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._tick()

@@ -1,0 +1,310 @@
+"""
+How long a stream has been silent, and what its task waits for meanwhile: the stand-in that the core is built on.
+"""
+
+import asyncio
+import contextvars
+import math
+import types
+from collections.abc import Generator
+from typing import Any, Final, cast
+
+from sse_keepalive.frames import Tracker, as_frame
+
+#: How long, in seconds, a stream that was told to end may go on to finish the event that it is in.
+EVENT_PATIENCE: Final = 2.0
+
+#: A timer may come early by so much, in seconds: uvloop's clock counts in milliseconds.
+CLOCK_STEP: Final = 0.001
+
+#: What a wait returns when a frame or the end is due before the chunk has come.
+IDLE: Final[Any] = object()
+
+#: Stands for what a step waits for when that is known from before.
+AS_BEFORE: Final[Any] = object()
+
+
+def cancellations_of_task(loop: asyncio.AbstractEventLoop | None = None) -> int:
+    """Return how many cancellations the running task has been asked for and has not taken back."""
+    task = asyncio.current_task(loop)
+    return 0 if task is None else task.cancelling()
+
+
+class Silence(asyncio.Future[None]):
+    """
+    How long a stream has been silent; and what its task waits for meanwhile, the stand-in of the module's docstring.
+
+    At most one timer is armed, and chunks do not touch it: when it fires it looks for how long the silence has really
+    lasted, and is armed for the rest. If it fires while the consumer has the turn, nothing is due.
+
+    It is a real subclass of Future because anyio looks for one when it decides whether a task still has to be
+    cancelled. As a future it needs a loop, so it becomes one at the first pull (:meth:`begin`).
+    """
+
+    __slots__ = (
+        "_clock",
+        "_context",
+        "_end_by",
+        "_first_interval",
+        "_frame",
+        "_interval",
+        "_is_waiting",
+        "_running_loop",
+        "_timer",
+        "_wake_up",
+        "awaited",
+        "closed",
+        "due",
+        "ending",
+        "since",
+        "tracker",
+    )
+
+    def __init__(self, interval: float | None, first_interval: float | None, frame: str | bytes) -> None:
+        self.tracker = Tracker(text=isinstance(frame, str))
+        #: When the silence began, by the loop's clock; None from a chunk until the next step suspends.
+        self.since: float | None = None
+        #: Whether a frame, or the end, is to go out before the step goes on.
+        self.due = False
+        #: The future that the half-finished step waits for; None if it only gave the loop a turn.
+        self.awaited: Any = None
+        #: Whether the stream was told to end.
+        self.ending = False
+        #: Whether the upstream was closed.
+        self.closed = False
+        self._first_interval = (
+            first_interval if first_interval is not None and 0 <= first_interval < math.inf else None
+        )
+        self._end_by = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_waiting = False
+        self._wake_up: Any = None
+        self._context: contextvars.Context | None = None
+        self._set(interval, frame)
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._running_loop = loop
+        self._clock = loop.time
+        super().__init__(loop=loop)
+
+    # What the task of the stream calls.
+
+    @types.coroutine
+    def wait(self, step: Any, awaited: Any) -> Generator[Any, Any, Any]:
+        """
+        Drive a step that has suspended to its end and return its chunk, or ``IDLE`` as soon as something is due.
+
+        :param awaited: what the step has yielded to be waited for; ``AS_BEFORE`` after ``IDLE``.
+        """
+        offer = self._offer(awaited)
+        if self.since is None:
+            self.since = self._clock()
+        if self._timer is None:
+            self._arm()
+        self._is_waiting = True
+        cancellations = 0
+        error: BaseException | None = None
+        try:
+            while True:
+                if self.due and self._may_interrupt(cancellations):
+                    return IDLE
+                self._asyncio_future_blocking = True
+                try:
+                    yield offer
+                except GeneratorExit:
+                    # The consumer's coroutine is being closed, and with it whatever it awaits.
+                    self.closed = True
+                    step.close()
+                    raise
+                except BaseException as thrown:
+                    error = thrown
+                    if isinstance(thrown, asyncio.CancelledError):
+                        cancellations = cancellations_of_task()
+                if offer is self:
+                    if self._wake_up is None and error is None:
+                        continue  # woken because something is due, or was until a cancellation came
+                    self._wake_up = self._context = None
+                try:
+                    # Outside of the except block, or the upstream would see an exception that is not its own.
+                    awaited = step.send(None) if error is None else step.throw(error)
+                except StopIteration as finished:
+                    self.due = False
+                    return finished.value
+                finally:
+                    error = None
+                offer = self._offer(awaited)
+        finally:
+            self._is_waiting = False
+            awaited = step = None  # as in the generator: a traceback keeps this frame
+
+    @types.coroutine
+    def turn(self) -> Generator[None, None, bool]:
+        """Give the loop a turn between two steps, and return whether a frame is due: these steps never suspend."""
+        yield
+        if self.since is None:
+            self.since = self._clock()
+        return self._is_overdue() and self._frame.at(self.tracker.tail) is not None
+
+    async def abandon(self, step: Any) -> None:
+        """Cancel what a half-finished step waits for, and drive the step to its end."""
+        awaited: Any = AS_BEFORE
+        if self.awaited is None or not self.awaited.cancel():
+            try:
+                awaited = step.throw(asyncio.CancelledError())
+            except StopIteration:
+                return
+        await self.wait(step, awaited)
+
+    def take_frame(self) -> str | bytes:
+        """Return the frame that is due. The silence is measured anew when the step goes on."""
+        frame = self._frame.at(self.tracker.tail)
+        self.tracker.sent_frame()
+        self.due = False
+        self.since = None
+        return cast("str | bytes", frame)
+
+    def follow(self, chunk: Any) -> Any:
+        """Take note of a chunk that is empty, short, or the first."""
+        if chunk:
+            self.since = None
+        return self.tracker.follow(chunk)
+
+    def may_end(self) -> bool:
+        """Whether a stream that was told to end has finished its event, or has had its time for that."""
+        return self.tracker.is_between_events() or self._clock() >= self._end_by
+
+    def stop(self) -> None:
+        """Leave nothing behind."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.awaited = None
+
+    # What others call, in the loop's thread.
+
+    def end(self) -> None:
+        if not self.ending:
+            self.ending = True
+            self._end_by = asyncio.get_running_loop().time() + EVENT_PATIENCE
+            self._look_again()
+
+    def use(self, interval: float | None, frame: str | bytes) -> None:
+        self._set(interval, frame)
+        self._look_again()
+
+    # What the task calls on what it waits for, as on any future: it reaches the future that the step waits for.
+
+    def add_done_callback(self, wake_up: Any, *, context: contextvars.Context | None = None) -> None:
+        self._wake_up = wake_up
+        self._context = context
+        self.awaited.add_done_callback(wake_up, context=context)
+        if self._timer is None:  # it fired while the consumer of a stream around this one had the turn
+            self._arm()
+
+    def remove_done_callback(self, wake_up: Any, /) -> int:
+        self._wake_up = self._context = None
+        return cast("int", self.awaited.remove_done_callback(wake_up))
+
+    def cancel(self, msg: Any = None) -> bool:
+        if not self.awaited.cancel(msg=msg):
+            return False
+        self.due = False  # even if the task is already being woken for it: the cancellation was first
+        return True
+
+    def done(self) -> bool:
+        return cast("bool", self.awaited.done())
+
+    def cancelled(self) -> bool:
+        return cast("bool", self.awaited.cancelled())
+
+    def exception(self) -> BaseException | None:
+        return cast("BaseException | None", self.awaited.exception())
+
+    def result(self) -> None:
+        # What a task asks for when it is woken with this object: because something is due, not with a result.
+        return None
+
+    # The clock.
+
+    def _set(self, interval: float | None, frame: str | bytes) -> None:
+        self._frame = as_frame(frame)
+        self._interval = interval if interval is not None and 0 < interval < math.inf else math.inf
+
+    def _offer(self, awaited: Any) -> Any:
+        """Return what the task is to be given instead of ``awaited``: this object, wherever it can stand in."""
+        if awaited is AS_BEFORE:
+            return None if self.awaited is None else self
+        if awaited is None:
+            self.awaited = None
+            return None
+        if type(awaited) is not asyncio.Future and not self._can_stand_in_for(awaited):
+            self.awaited = None
+            self.due = False
+            return awaited
+        awaited._asyncio_future_blocking = False
+        self.awaited = awaited
+        return self
+
+    def _can_stand_in_for(self, awaited: Any) -> bool:
+        """Whether a task would wait for it. About everything else the task shall complain in its own words."""
+        if getattr(awaited, "_asyncio_future_blocking", None) is not True:
+            return False
+        if isinstance(awaited, asyncio.Task) and awaited is asyncio.current_task():
+            return False
+        return awaited.get_loop() is self._running_loop
+
+    def _may_interrupt(self, cancellations: int) -> bool:
+        """Whether the step may be left half finished: not while it cleans up after a cancellation of its task."""
+        if not cancellations or cancellations_of_task() < cancellations:
+            return True
+        self.due = False
+        self.since = self._clock()
+        if self.ending:
+            self._end_by = self.since + EVENT_PATIENCE
+        if self._timer is None:
+            self._arm()
+        return False
+
+    def _is_overdue(self) -> bool:
+        return self._deadline() <= self._clock() + CLOCK_STEP
+
+    def _deadline(self) -> float:
+        interval = self._interval
+        if self._first_interval is not None and interval < math.inf and not self.tracker.has_sent:
+            interval = self._first_interval
+        return min(cast("float", self.since) + interval, self._end_by)
+
+    def _arm(self) -> None:
+        deadline = self._deadline()
+        if deadline < math.inf and not self.closed:
+            # In an empty context: the timer would keep alive whatever the stream's context holds.
+            self._timer = self._running_loop.call_at(deadline, self._tick, context=contextvars.Context())
+
+    def _tick(self) -> None:
+        self._timer = None
+        if not self._is_waiting or (self.awaited is not None and self._wake_up is None):
+            return  # the consumer has the turn, so nothing is silent
+        if self._is_overdue():
+            if self._frame.at(self.tracker.tail) is not None:
+                self.due = True
+            else:
+                self.since = self._clock()
+        if self.ending and self.may_end():
+            self.due = True
+        if self.due:
+            self._wake()
+        else:
+            self._arm()
+
+    def _wake(self) -> None:
+        # Without a wake-up, or with a future that is done, the task comes by itself, and sees what is due.
+        if self._wake_up is not None and not self.awaited.done():
+            self.awaited.remove_done_callback(self._wake_up)
+            self._running_loop.call_soon(self._wake_up, self, context=self._context)
+            self._wake_up = self._context = None
+
+    def _look_again(self) -> None:
+        self.due = False
+        if self._is_waiting:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._tick()
