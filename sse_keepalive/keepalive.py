@@ -111,14 +111,20 @@ class KeepAliveStream(Generic[Chunk]):
         """
         self._silence.end()
 
-    def use(self, interval: float | None, frame: str | bytes) -> None:
+    @property
+    def is_between_events(self) -> bool:
+        """Whether what was handed out so far ends with a complete event, so that another may follow."""
+        return self._silence.tracker.is_between_events()
+
+    def use(self, interval: float | None, frame: str | bytes, *, first_interval: float | None = None) -> None:
         """
         Change the interval (seconds; ``None``, 0 or ``inf`` for off) and the frame, from the next frame on.
 
+        :param first_interval: as for :func:`with_sse_keep_alive`.
         :raises TypeError: if the frame is neither text nor bytes.
         :raises ValueError: if the frame could damage the stream.
         """
-        self._silence.use(interval, frame)
+        self._silence.use(interval, first_interval, frame)
 
 
 async def _with_frames(upstream: Any, silence: Silence) -> AsyncGenerator[Any]:

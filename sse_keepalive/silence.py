@@ -72,15 +72,12 @@ class Silence(asyncio.Future[None]):
         self.ending = False
         #: Whether the upstream was closed.
         self.closed = False
-        self._first_interval = (
-            first_interval if first_interval is not None and 0 <= first_interval < math.inf else None
-        )
         self._end_by = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._is_waiting = False
         self._wake_up: Any = None
         self._context: contextvars.Context | None = None
-        self._set(interval, frame)
+        self._set(interval, first_interval, frame)
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         self._running_loop = loop
@@ -187,8 +184,8 @@ class Silence(asyncio.Future[None]):
             self._end_by = asyncio.get_running_loop().time() + EVENT_PATIENCE
             self._look_again()
 
-    def use(self, interval: float | None, frame: str | bytes) -> None:
-        self._set(interval, frame)
+    def use(self, interval: float | None, first_interval: float | None, frame: str | bytes) -> None:
+        self._set(interval, first_interval, frame)
         self._look_again()
 
     # What the task calls on what it waits for, as on any future: it reaches the future that the step waits for.
@@ -225,8 +222,11 @@ class Silence(asyncio.Future[None]):
 
     # The clock.
 
-    def _set(self, interval: float | None, frame: str | bytes) -> None:
+    def _set(self, interval: float | None, first_interval: float | None, frame: str | bytes) -> None:
         self._frame = as_frame(frame)
+        self._first_interval = (
+            first_interval if first_interval is not None and 0 <= first_interval < math.inf else None
+        )
         self._interval = interval if interval is not None and 0 < interval < math.inf else math.inf
 
     def _offer(self, awaited: Any) -> Any:

@@ -1,0 +1,79 @@
+"""What is told to whoever configures the site, before the first request."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from django.apps import apps
+from django.conf import settings
+from django.core.checks import CheckMessage, Error
+from django.core.checks import Warning as CheckWarning
+
+from sse_keepalive.conf import conf, first_interval_in_seconds, interval_in_seconds
+from sse_keepalive.frames import FRAMES, as_frame
+
+#: Seconds. Heroku cuts a stream that has been silent for so long; HAProxy's and nginx's usual time-outs are near.
+TOO_LONG: Final = 55
+
+
+def check_interval(app_configs: object = None, **kwargs: Any) -> list[CheckMessage]:
+    """E001: an interval that is none. W001: one that is longer than what it is to prevent."""
+    errors = _errors_of(
+        "SSE_KEEPALIVE_INTERVAL",
+        interval_in_seconds,
+        id="sse_keepalive.E001",
+        hint="Set it to a number of seconds or a timedelta, or to None to send no keep-alives.",
+    )
+    if errors or conf.interval < TOO_LONG:
+        return errors
+    return [
+        CheckWarning(
+            f"SSE_KEEPALIVE_INTERVAL is {conf.interval:g} seconds, longer than common proxies wait.",
+            hint=f"Set it well under {TOO_LONG} seconds (the default is 15), or silence this warning if nothing "
+            "between your server and its clients cuts silent connections so early.",
+            id="sse_keepalive.W001",
+        )
+    ]
+
+
+def check_first_interval(app_configs: object = None, **kwargs: Any) -> list[CheckMessage]:
+    """E002: a first interval that is none."""
+    return _errors_of(
+        "SSE_KEEPALIVE_FIRST_INTERVAL",
+        first_interval_in_seconds,
+        id="sse_keepalive.E002",
+        hint="Set it to a number of seconds from 0 on or a timedelta, or remove it to use SSE_KEEPALIVE_INTERVAL.",
+    )
+
+
+def check_frame(app_configs: object = None, **kwargs: Any) -> list[CheckMessage]:
+    """E003: a frame that could damage a stream."""
+    return _errors_of(
+        "SSE_KEEPALIVE_FRAME",
+        as_frame,
+        id="sse_keepalive.E003",
+        hint=f"Set it to one of {', '.join(map(repr, FRAMES))}, to comment lines such as ': ping\\n\\n', or to one "
+        "complete event such as 'event: ping\\ndata: {}\\n\\n'.",
+    )
+
+
+def check_server(app_configs: object = None, **kwargs: Any) -> list[CheckMessage]:
+    """W002: Daphne is there but is not told what to serve."""
+    if not apps.is_installed("daphne") or getattr(settings, "ASGI_APPLICATION", None):
+        return []
+    return [
+        CheckWarning(
+            "daphne is in INSTALLED_APPS, but ASGI_APPLICATION is not set, so runserver cannot serve streams.",
+            hint="Set ASGI_APPLICATION to the path of your ASGI application, such as 'project.asgi.application'.",
+            id="sse_keepalive.W002",
+        )
+    ]
+
+
+def _errors_of(setting: str, convert: Callable[[Any], object], *, id: str, hint: str) -> list[CheckMessage]:  # noqa: A002
+    if not hasattr(settings, setting):
+        return []
+    try:
+        convert(getattr(settings, setting))
+    except (TypeError, ValueError) as error:
+        return [Error(f"{setting} is not valid: {error}", hint=hint, id=id)]
+    return []

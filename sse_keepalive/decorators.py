@@ -1,0 +1,118 @@
+"""``sse_keepalive``: what users type over a view that streams events."""
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial, wraps
+from typing import Any, overload
+
+from asgiref.sync import iscoroutinefunction
+from django.http import HttpRequest
+
+from sse_keepalive.http import (
+    UNSET,
+    EventStreamResponse,
+    Interval,
+    OnError,
+    Options,
+    Unset,
+    as_event_stream,
+    is_event_stream,
+    refuse_synchronous,
+)
+
+
+@overload
+def sse_keepalive(view: Callable[..., Any]) -> Callable[..., Any]: ...
+
+
+@overload
+def sse_keepalive(
+    *,
+    interval: Interval = ...,
+    first_interval: Interval = ...,
+    frame: str | bytes | Unset = ...,
+    endpoint: str | Unset = ...,
+    on_error: OnError | Unset | None = ...,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+
+
+def sse_keepalive(
+    view: Callable[..., Any] | None = None,
+    *,
+    interval: Interval = UNSET,
+    first_interval: Interval = UNSET,
+    frame: str | bytes | Unset = UNSET,
+    endpoint: str | Unset = UNSET,
+    on_error: OnError | Unset | None = UNSET,
+) -> Callable[..., Any]:
+    """
+    Keep the event stream of a view alive: ``@sse_keepalive``, or ``@sse_keepalive(interval=20)``.
+
+    The view is an async generator function, or returns an asynchronous iterator, an ``EventStreamResponse``, or a
+    ``StreamingHttpResponse`` of ``text/event-stream``. Whatever else it returns passes through untouched.
+
+    The options are those of :class:`~sse_keepalive.http.EventStreamResponse`; those that are not given are the
+    response's own, else those of a decorator further in, else the settings at the time of the request.
+
+    :raises TypeError: for a synchronous generator function, which cannot be streamed, or an option of a wrong type.
+    :raises ValueError: for an option with a wrong value.
+    """
+    options = Options(interval, first_interval, frame, endpoint, on_error)
+    if view is None:
+        return partial(_decorate, options=options)
+    return _decorate(view, options)
+
+
+def _decorate(view: Callable[..., Any], options: Options) -> Callable[..., Any]:
+    """Wrap the view in one of its own kind: an async view stays one for Django and for other decorators."""
+    if _is(inspect.isgeneratorfunction, view):
+        raise TypeError(
+            f"{view!r} is a synchronous generator, which Django would collect to its end before a byte of it is sent. "
+            "Make it an async generator."
+        )
+
+    @wraps(view)
+    async def async_view(*args: Any, **kwargs: Any) -> Any:
+        result = view(*args, **kwargs)
+        if inspect.isawaitable(result):
+            result = await result
+        return _respond(result, _request_in(args, kwargs), options)
+
+    @wraps(view)
+    def sync_view(*args: Any, **kwargs: Any) -> Any:
+        result = view(*args, **kwargs)
+        request = _request_in(args, kwargs)
+        if inspect.isawaitable(result):  # an async class-based view's dispatch()
+            return _respond_later(result, request, options)
+        return _respond(result, request, options)
+
+    is_async = _is(iscoroutinefunction, view) or _is(inspect.isasyncgenfunction, view)
+    return async_view if is_async else sync_view
+
+
+def _is(kind: Callable[[Any], bool], view: Callable[..., Any]) -> bool:
+    """Whether the view, or its ``__call__``, is a function of that kind."""
+    return kind(view) or kind(getattr(view, "__call__", None))  # noqa: B004
+
+
+async def _respond_later(result: Awaitable[Any], request: HttpRequest | None, options: Options) -> Any:
+    return _respond(await result, request, options)
+
+
+def _respond(result: Any, request: HttpRequest | None, options: Options) -> Any:
+    """Make a response that stays alive of what the view has returned, if it is a stream of events."""
+    if is_event_stream(result):
+        return as_event_stream(result, request, options)
+    if isinstance(result, AsyncIterator):
+        response = EventStreamResponse(result, request=request)
+        response.complete(request, options)
+        return response
+    if isinstance(result, Iterator):
+        refuse_synchronous(result)
+    return result
+
+
+def _request_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> HttpRequest | None:
+    """Return the request of a view, or of a method, which is called with its instance before it."""
+    candidates = (*args[:2], kwargs.get("request"))
+    return next((argument for argument in candidates if isinstance(argument, HttpRequest)), None)

@@ -1,0 +1,387 @@
+"""
+``EventStreamResponse``: a streaming response that stays alive while it is silent.
+
+Where it deliberately departs from Django's ``StreamingHttpResponse``:
+
+1. It closes the view's generator itself, in the request's own task, before the handler goes on. Django closes only
+   what ``__aiter__`` returns and leaves the rest to the garbage collector (https://code.djangoproject.com/ticket/37066).
+2. It begins with an empty chunk, because some servers (Daphne) hold the headers back until the first chunk.
+3. An error in the stream is logged and signalled, which Django does only for errors before the response.
+4. It has no Content-Length, which would break the framing, and before Django 6.1 it is not compressed, because
+   ``GZipMiddleware`` does not flush or makes every chunk a file of its own
+   (https://code.djangoproject.com/ticket/36293).
+5. Where it would be collected whole and for ever, that is from synchronous iterators and under WSGI, it fails.
+"""
+
+import asyncio
+import inspect
+import json
+import logging
+import sys
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, ItemsView, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from functools import cache
+from typing import Any, Final, TypeGuard, cast
+
+import django
+from asgiref.sync import sync_to_async
+from django.core.exceptions import ImproperlyConfigured, PermissionDenied
+from django.core.serializers.json import DjangoJSONEncoder
+from django.core.signals import got_request_exception
+from django.http import Http404, HttpRequest, StreamingHttpResponse
+
+from sse_keepalive.conf import conf, first_interval_in_seconds, interval_in_seconds
+from sse_keepalive.frames import ServerSentEvent, as_frame
+from sse_keepalive.keepalive import KeepAliveStream
+
+#: Where Django logs what goes wrong in a request.
+logger = logging.getLogger("django.request")
+
+CONTENT_TYPE: Final = "text/event-stream"
+
+#: What is sent unless the view says otherwise. "no-cache" keeps Varnish from serving one stream to two clients,
+#: "no-transform" keeps proxies from compressing, and with that buffering it; nginx is told not to buffer it.
+DEFAULT_HEADERS: Final = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
+
+#: From this version on ``GZipMiddleware`` hands on every chunk of an asynchronous stream at once.
+COMPRESSIBLE_FROM: Final = (6, 1)
+
+
+class Unset(Enum):
+    """The value of an option that was not given; ``None`` means off."""
+
+    UNSET = "as the settings say"
+
+
+UNSET: Final = Unset.UNSET
+
+#: A number of seconds, a ``timedelta``, or ``None``; see ``conf``.
+Interval = Any
+OnError = Callable[[BaseException], Awaitable[ServerSentEvent | None] | ServerSentEvent | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """
+    What can be said of a stream in code, checked when it is said.
+
+    :raises TypeError: and
+    :raises ValueError: for an interval or a frame that is none.
+    """
+
+    interval: Interval = UNSET
+    first_interval: Interval = UNSET
+    frame: str | bytes | Unset = UNSET
+    endpoint: str | Unset = UNSET
+    on_error: OnError | Unset | None = UNSET
+
+    def __post_init__(self) -> None:
+        if self.interval is not UNSET:
+            interval_in_seconds(self.interval)
+        if self.first_interval is not UNSET:
+            first_interval_in_seconds(self.first_interval)
+        if self.frame is not UNSET:
+            as_frame(self.frame)
+
+    def or_else(self, others: "Options") -> "Options":
+        """Return these options, and those of the others where these say nothing."""
+        mine = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Options(**{name: getattr(others, name) if value is UNSET else value for name, value in mine.items()})
+
+
+class EventStream(StreamingHttpResponse):
+    """The behaviour of :class:`EventStreamResponse`, which a view's own response class can take on as well."""
+
+    #: What the view, or a decorator of it, says of the stream.
+    options: Options
+    _iterator: Any
+    _set_streaming_content: Callable[[Any], None]
+    #: The request, as far as it is known.
+    request: HttpRequest | None
+    #: The view's stream with its keep-alives: the handle by which it is ended, or gets another interval.
+    stream: KeepAliveStream[Any]
+    _started = False
+    _reported: BaseException | None = None
+    _content: AsyncGenerator[bytes] | None = None
+
+    def keep_alive(self, upstream: AsyncIterable[Any], request: HttpRequest | None, options: Options) -> None:
+        """
+        Make ``upstream`` the content, with keep-alives.
+
+        It is wrapped here and only here: what a middleware makes of the content later (a compressed stream, say) is
+        no place for frames.
+        """
+        self.options = options
+        self.request = request
+        self.stream = KeepAliveStream(upstream, None, frame=b"COMMENT")
+        self.streaming_content = self.stream
+        self._use_options()
+        for name, value in DEFAULT_HEADERS.items():
+            self.headers.setdefault(name, value)
+        self.headers.pop("Content-Length", None)
+        if django.VERSION < COMPRESSIBLE_FROM:
+            self.headers.setdefault("Content-Encoding", "identity")  # for GZipMiddleware; items() leaves it out
+
+    def complete(self, request: HttpRequest | None, options: Options) -> None:
+        """Take over from a decorator what the response does not know or say itself."""
+        self.request = self.request or request
+        self.options = self.options.or_else(options)
+        self._use_options()
+
+    def _use_options(self) -> None:
+        options = self.options
+        frame = conf.frame if isinstance(options.frame, Unset) else options.frame
+        self.stream.use(
+            conf.interval if options.interval is UNSET else interval_in_seconds(options.interval),
+            frame.encode() if isinstance(frame, str) else frame,
+            first_interval=(
+                conf.first_interval
+                if options.first_interval is UNSET
+                else first_interval_in_seconds(options.first_interval)
+            ),
+        )
+
+    def items(self) -> ItemsView[str, str]:
+        """Return the headers that go out: no length, and no encoding that is none."""
+        left_out = {"content-length"}
+        if self.headers.get("Content-Encoding") == "identity":
+            left_out.add("content-encoding")
+        return {name: value for name, value in super().items() if name.lower() not in left_out}.items()
+
+    def __iter__(self) -> Iterator[bytes]:
+        raise ImproperlyConfigured(
+            "An event stream cannot be served under WSGI, where it would be collected to its end before a byte of it "
+            "is sent. Serve the site with an ASGI server such as daphne or uvicorn."
+        )
+
+    def __aiter__(self) -> AsyncGenerator[bytes]:
+        if self._iterator is self.stream:
+            return self._guarded(self.stream, first=b"")
+        return self._guarded(super().__aiter__(), first=b"", layers=(self._iterator, self._content))
+
+    @property
+    def streaming_content(self) -> Any:
+        """The stream in bytes, for a middleware to change."""
+        if self._iterator is not self.stream:
+            return super().streaming_content
+        self._content = self._guarded(self.stream)
+        return self._content
+
+    @streaming_content.setter
+    def streaming_content(self, value: Any) -> None:
+        self._set_streaming_content(value)
+
+    async def _guarded(
+        self, content: Any, *, first: bytes | None = None, layers: Iterable[Any] = ()
+    ) -> AsyncGenerator[bytes]:
+        """
+        Yield the content in bytes, see to what goes wrong in it, and close it and all that is below it.
+
+        :param first: what to begin with.
+        :param layers: what lies between the content and the stream.
+        """
+        self._started = True
+        make_bytes = self.make_bytes
+        try:
+            if first is not None:
+                yield first
+            if self._has_no_body():
+                return
+            async for chunk in content:
+                yield chunk if type(chunk) is bytes else make_bytes(chunk)
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
+                raise  # the client has left, or the server stops
+            last_event = await self._report(error)
+            if last_event is not None and content is self.stream:
+                yield make_bytes(last_event)
+            if not _is_served_by_daphne():
+                # Further out, a cancellation that nobody asked for would be taken for the client's leaving.
+                if isinstance(error, asyncio.CancelledError):
+                    raise RuntimeError("The stream cancelled itself.") from error
+                raise
+        finally:
+            await self._close_all(content, *layers)
+
+    def _has_no_body(self) -> bool:
+        is_head = self.request is not None and self.request.method == "HEAD"
+        return is_head or self.status_code in (204, 304)
+
+    async def _close_all(self, *layers: Any) -> None:
+        try:
+            for layer in layers:
+                if layer is not self.stream and hasattr(layer, "aclose"):
+                    await layer.aclose()
+        finally:
+            try:
+                await self.stream.aclose()
+            except Exception as error:
+                # Nobody is left to whom a broken connection would say anything; but someone has to see it.
+                await self._report(error)
+
+    async def _report(self, error: BaseException) -> ServerSentEvent | None:
+        """Log an error and signal it, the first time; return what the view wants to tell the client about it."""
+        if self._reported is not None:
+            return None
+        self._reported = error
+        # In a thread like Django's own reports, for it may send mail.
+        await sync_to_async(_report_error, thread_sensitive=False)(error, self.request)
+        on_error = self.options.on_error
+        if on_error is UNSET or on_error is None or not self.stream.is_between_events:
+            return None
+        try:
+            event = on_error(error)
+            return await event if inspect.isawaitable(event) else event
+        except Exception:
+            logger.exception("on_error of an event stream failed")
+            return None
+
+    def close(self) -> None:
+        """Close the response, and a stream that was never started. One that was is left to its task."""
+        if not self._started:
+            self._started = True
+            _close_unstarted(self.stream)
+        super().close()
+
+
+class EventStreamResponse(EventStream):
+    """
+    A streaming response of server-sent events that sends a keep-alive while the view has nothing to send.
+
+    :param streaming_content: an asynchronous iterable of ``str``, ``bytes``, ``memoryview`` or
+        :class:`~sse_keepalive.frames.ServerSentEvent`.
+    :param request: the request that is answered, for HEAD and for the logs. The decorator fills it in.
+    :param interval: seconds of silence (a number or a ``timedelta``) before a keep-alive; ``None`` or 0 for none;
+        ``SSE_KEEPALIVE_INTERVAL`` by default.
+    :param first_interval: the same before anything was sent; ``SSE_KEEPALIVE_FIRST_INTERVAL`` by default.
+    :param frame: what a keep-alive is: ``"COMMENT"``, ``"LINE"``, ``"EVENT"``, or the text of a frame;
+        ``SSE_KEEPALIVE_FRAME`` by default.
+    :param endpoint: what logs call the stream; the path by default.
+    :param on_error: is called with an exception that the stream raises, and may return (or, as a coroutine function,
+        come to return) one last event for the client. It is sent unless the stream broke off inside an event.
+    :param headers: as in Django, as are ``status`` and ``content_type``.
+    :raises TypeError: if the content is not asynchronously iterable, or an option of a wrong type.
+    :raises ValueError: if an option has a wrong value.
+    """
+
+    def __init__(
+        self,
+        streaming_content: AsyncIterable[Any],
+        *,
+        request: HttpRequest | None = None,
+        interval: Interval = UNSET,
+        first_interval: Interval = UNSET,
+        frame: str | bytes | Unset = UNSET,
+        endpoint: str | Unset = UNSET,
+        on_error: OnError | Unset | None = UNSET,
+        headers: Mapping[str, str] | None = None,
+        status: int | None = None,
+        content_type: str | None = None,
+    ) -> None:
+        options = Options(interval, first_interval, frame, endpoint, on_error)
+        refuse_synchronous(streaming_content)
+        if content_type is None and "content-type" not in {name.lower() for name in headers or ()}:
+            content_type = CONTENT_TYPE
+        # In UTF-8 whatever the site's charset: clients know no other for event streams.
+        super().__init__(content_type=content_type, status=status, headers=dict(headers or {}), charset="utf-8")
+        self.keep_alive(streaming_content, request, options)
+
+
+def as_event_stream(response: StreamingHttpResponse, request: HttpRequest | None, options: Options) -> EventStream:
+    """
+    Give a response that a view has made its keep-alives, and return that very object.
+
+    It stays an instance of its own class: headers, cookies, status and whatever else it has are untouched.
+    """
+    if isinstance(response, EventStream):
+        response.complete(request, options)
+        return response
+    upstream = response._iterator  # type: ignore[attr-defined]  # what streaming_content would encode
+    refuse_synchronous(upstream)
+    response.__class__ = _event_stream_class(type(response))
+    stream = cast("EventStream", response)
+    stream.keep_alive(upstream, request, options)
+    return stream
+
+
+@cache
+def _event_stream_class(response_class: type[StreamingHttpResponse]) -> type[EventStream]:
+    return cast("type[EventStream]", type(response_class.__name__, (EventStream, response_class), {}))
+
+
+def is_event_stream(response: object) -> TypeGuard[StreamingHttpResponse]:
+    """Whether it is a stream of events that frames can be put between: not one that is compressed already."""
+    return isinstance(response, EventStream) or (
+        isinstance(response, StreamingHttpResponse)
+        and response.get("Content-Type", "").partition(";")[0].strip().lower() == CONTENT_TYPE
+        and not response.has_header("Content-Encoding")
+    )
+
+
+def refuse_synchronous(content: object) -> None:
+    """
+    Make sure that the content can be streamed.
+
+    :raises TypeError: if it is not asynchronously iterable.
+    """
+    if not isinstance(content, AsyncIterable):
+        raise TypeError(
+            "An event stream needs an asynchronous iterable, such as an async generator, not {type(content).__name__}: "
+            "Django would collect a synchronous one to its end before a byte of it is sent."
+        )
+
+
+def json_event(data: Any, *, event: str | None = None, id: str | int | None = None) -> ServerSentEvent:  # noqa: A002
+    """
+    Return an event with ``data`` as JSON, encoded as by ``JsonResponse``.
+
+    :raises TypeError: if it cannot be encoded.
+    :raises ValueError: as :class:`~sse_keepalive.frames.ServerSentEvent`.
+    """
+    return ServerSentEvent(json.dumps(data, cls=DjangoJSONEncoder), event=event, id=id)
+
+
+def _report_error(error: BaseException, request: HttpRequest | None) -> None:
+    hint = ""
+    if isinstance(error, Http404 | PermissionDenied):
+        hint = (
+            " The status was already sent when it was raised: check such things before the first yield, in a view "
+            "that returns its stream."
+        )
+    logger.error(
+        "Error in an event stream: %s.%s",
+        request.path if request is not None else type(error).__name__,
+        hint,
+        exc_info=error,
+        extra={"status_code": 500, "request": request},
+    )
+    got_request_exception.send(sender=None, request=request)
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _is_served_by_daphne() -> bool:
+    """
+    Whether an exception must not reach the server: Daphne's client would wait for ever, and its clean-up stop.
+
+    Daphne is the server only if its reactor runs; in INSTALLED_APPS it is imported under every server.
+    """
+    reactor = sys.modules.get("twisted.internet.reactor")
+    return "daphne.server" in sys.modules and bool(getattr(reactor, "running", False))
+
+
+def _close_unstarted(stream: KeepAliveStream[Any]) -> None:
+    """Close a stream from any thread, as far as that needs no event loop: where nothing ran, nothing waits."""
+    closing = stream.aclose()
+    try:
+        closing.send(None)
+    except StopIteration:
+        pass
+    except Exception:
+        logger.exception("Error while closing an event stream that was never started")
+    finally:
+        closing.close()
