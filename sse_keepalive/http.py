@@ -327,8 +327,8 @@ def refuse_synchronous(content: object) -> None:
     """
     if not isinstance(content, AsyncIterable):
         raise TypeError(
-            "An event stream needs an asynchronous iterable, such as an async generator, not {type(content).__name__}: "
-            "Django would collect a synchronous one to its end before a byte of it is sent."
+            "An event stream needs an asynchronous iterable, such as an async generator, "
+            f"not {type(content).__name__}: Django would collect that to its end before a byte of it is sent."
         )
 
 

@@ -1,0 +1,54 @@
+# Everything a developer types. `make demo` and `make test` need only Python and pip.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PORT ?= 8000
+
+.PHONY: help demo test live lint matrix bench build clean
+
+help:
+	@echo "make demo    run the demo site with Daphne and print the address to open"
+	@echo "make test    run the tests, on real ASGI servers where it matters"
+	@echo "make live    run the tests that need programs beside Python (nginx), and install these as root on Debian"
+	@echo "make lint    check style and types"
+	@echo "make matrix  run the tests on every supported pair of Python and Django that is at hand"
+	@echo "make bench   measure what a chunk and an idle stream cost, beside the alternatives"
+	@echo "make build   build the wheel and try it in an empty environment"
+
+$(VENV)/.installed: requirements.txt pyproject.toml sse_keepalive/__init__.py
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/python manage.py demo --port $(PORT)
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest -m "not peers"
+
+live: $(VENV)/.installed
+	.ci/peers
+	$(BIN)/python -m pytest -m peers
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+matrix: $(VENV)/.installed-dev
+	$(BIN)/nox
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.server
+
+build: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m wheel
+
+clean:
+	rm -rf $(VENV) .nox build dist *.egg-info .coverage* .mypy_cache .ruff_cache .hypothesis db.sqlite3
