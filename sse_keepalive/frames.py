@@ -42,7 +42,7 @@ class ServerSentEvent(str):
     :param id: what the client sends as ``Last-Event-ID`` when it reconnects. ``""`` clears it.
     :param retry: how long the client waits before it reconnects, in whole milliseconds.
     :param comment: text that clients ignore.
-    :raises TypeError: for data, an event or a comment that is not a string.
+    :raises TypeError: for a field of another type.
     :raises ValueError: where a field cannot be put on the wire (a line end in ``event`` or ``id``, NUL in
         ``id``, a ``retry`` that is not a whole number from 0 on), or where all fields are missing.
 
@@ -80,22 +80,24 @@ class ServerSentEvent(str):
         return str, (str(self),)
 
 
-def _lines(field: str, value: str) -> list[str]:
+def _lines(field: str, value: object) -> list[str]:
     # str.splitlines() would cut at U+2028, VT and others as well, which are data here.
     if not isinstance(value, str):
         raise TypeError(f"{field} must be a string, not {type(value).__name__}.")
     return LINE_END.split(value)
 
 
-def _single_line(field: str, value: str) -> str:
+def _single_line(field: str, value: object) -> str:
     lines = _lines(field, value)
     if len(lines) > 1:
         raise ValueError(f"{field} must not contain a line end: {value!r}")
-    return value
+    return lines[0]
 
 
-def _event_id(value: str | int) -> str:
-    text = _single_line("id", str(value))
+def _event_id(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    text = _single_line("id", value)
     if "\0" in text:
         raise ValueError(f"id must not contain NUL, clients ignore such an id: {value!r}")
     return text

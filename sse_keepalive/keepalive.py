@@ -27,6 +27,9 @@ from sse_keepalive.silence import AS_BEFORE, IDLE, Silence, cancellations_of_tas
 Chunk = TypeVar("Chunk")
 Upstream = TypeVar("Upstream", bound=AsyncIterable[Any])
 
+#: Chunks that cannot change behind our back, as a memoryview can.
+TEXT_TYPES: Final = (str, bytes)
+
 #: So many chunks in a row may be ready at once before the event loop gets a turn: few enough that other streams
 #: wait for microseconds, so many that the turn costs next to nothing beside them.
 READY_RUN: Final = 16
@@ -136,9 +139,11 @@ async def _with_frames(upstream: Any, silence: Silence) -> AsyncGenerator[Any]:
     """
     source = aiter(upstream)
     is_generator = isinstance(source, types.AsyncGeneratorType)
+    pull = source.__anext__
     tracker = silence.tracker
     loop = asyncio.get_running_loop()
     silence.begin(loop)
+    has_opened = False
     ready_in_a_row = 0
     needs_turn = False
     step: Any = None
@@ -158,7 +163,7 @@ async def _with_frames(upstream: Any, silence: Silence) -> AsyncGenerator[Any]:
                             yield silence.take_frame()
                 try:
                     if step is None:
-                        step = source.__anext__()
+                        step = pull()
                         if not is_generator:
                             step = _driveable(step)
                     try:
@@ -181,11 +186,12 @@ async def _with_frames(upstream: Any, silence: Silence) -> AsyncGenerator[Any]:
                         yield rest
                     return
                 step = None
-                if tracker.has_opened and len(chunk) >= TELLING_LENGTH:
+                if has_opened and isinstance(chunk, TEXT_TYPES) and len(chunk) >= TELLING_LENGTH:
                     tracker.tail = chunk
                     silence.since = None
                 else:
                     chunk = silence.follow(chunk)
+                    has_opened = tracker.has_opened
                 yield chunk
         except GeneratorExit:
             if silence.closed:
@@ -194,7 +200,7 @@ async def _with_frames(upstream: Any, silence: Silence) -> AsyncGenerator[Any]:
     finally:
         silence.stop()
         # An exception's traceback keeps this frame, which must not lead back to the exception, or hold the upstream.
-        awaited = step = source = upstream = None
+        awaited = step = pull = source = upstream = None
 
 
 async def _close(source: Any, silence: Silence, step: Any) -> None:

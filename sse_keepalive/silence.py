@@ -126,6 +126,7 @@ class Silence(asyncio.Future[None]):
                     awaited = step.send(None) if error is None else step.throw(error)
                 except StopIteration as finished:
                     self.due = False
+                    self.awaited = None
                     return finished.value
                 finally:
                     error = None
@@ -143,7 +144,8 @@ class Silence(asyncio.Future[None]):
         return self._is_overdue() and self._frame.at(self.tracker.tail) is not None
 
     async def abandon(self, step: Any) -> None:
-        """Cancel what a half-finished step waits for, and drive the step to its end."""
+        """Cancel what a half-finished step waits for, and drive the step to its end, with nothing due any more."""
+        self.due = False
         awaited: Any = AS_BEFORE
         if self.awaited is None or not self.awaited.cancel():
             try:
@@ -164,6 +166,8 @@ class Silence(asyncio.Future[None]):
         """Take note of a chunk that is empty, short, or the first."""
         if chunk:
             self.since = None
+            if not self.tracker.has_sent:
+                self._stop_timer()  # the interval may be shorter than the first one
         return self.tracker.follow(chunk)
 
     def may_end(self) -> bool:
@@ -172,9 +176,8 @@ class Silence(asyncio.Future[None]):
 
     def stop(self) -> None:
         """Leave nothing behind."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self.awaited = None
+        self._stop_timer()
+        self.awaited = self._wake_up = self._context = None
 
     # What others call, in the loop's thread.
 
@@ -230,27 +233,25 @@ class Silence(asyncio.Future[None]):
         self._interval = interval if interval is not None and 0 < interval < math.inf else math.inf
 
     def _offer(self, awaited: Any) -> Any:
-        """Return what the task is to be given instead of ``awaited``: this object, wherever it can stand in."""
+        """
+        Return what the task is to be given instead of ``awaited``: this object, wherever it can stand in.
+
+        It can for what a task would wait for. About anything else the task shall complain in its own words.
+        """
+        if (
+            getattr(awaited, "_asyncio_future_blocking", None) is True
+            and awaited.get_loop() is self._running_loop
+            and not (isinstance(awaited, asyncio.Task) and awaited is asyncio.current_task())
+        ):
+            awaited._asyncio_future_blocking = False
+            self.awaited = awaited
+            return self
         if awaited is AS_BEFORE:
             return None if self.awaited is None else self
-        if awaited is None:
-            self.awaited = None
-            return None
-        if type(awaited) is not asyncio.Future and not self._can_stand_in_for(awaited):
-            self.awaited = None
+        self.awaited = None
+        if awaited is not None:
             self.due = False
-            return awaited
-        awaited._asyncio_future_blocking = False
-        self.awaited = awaited
-        return self
-
-    def _can_stand_in_for(self, awaited: Any) -> bool:
-        """Whether a task would wait for it. About everything else the task shall complain in its own words."""
-        if getattr(awaited, "_asyncio_future_blocking", None) is not True:
-            return False
-        if isinstance(awaited, asyncio.Task) and awaited is asyncio.current_task():
-            return False
-        return awaited.get_loop() is self._running_loop
+        return awaited
 
     def _may_interrupt(self, cancellations: int) -> bool:
         """Whether the step may be left half finished: not while it cleans up after a cancellation of its task."""
@@ -281,8 +282,8 @@ class Silence(asyncio.Future[None]):
 
     def _tick(self) -> None:
         self._timer = None
-        if not self._is_waiting or (self.awaited is not None and self._wake_up is None):
-            return  # the consumer has the turn, so nothing is silent
+        if self.closed or not self._is_waiting or (self.awaited is not None and self._wake_up is None):
+            return  # the consumer has the turn, so nothing is silent; or the stream is being closed
         if self._is_overdue():
             if self._frame.at(self.tracker.tail) is not None:
                 self.due = True
@@ -305,6 +306,10 @@ class Silence(asyncio.Future[None]):
     def _look_again(self) -> None:
         self.due = False
         if self._is_waiting:
-            if self._timer is not None:
-                self._timer.cancel()
+            self._stop_timer()
             self._tick()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,60 @@
+"""The benchmarks print the figures that they promise; no test here asks how fast anything is."""
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def figures(module: str, *arguments: str) -> Any:
+    """Return what a benchmark prints with ``--json``."""
+    finished = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{module}", "--json", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        timeout=100,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return json.loads(finished.stdout)
+
+
+@pytest.mark.parametrize("loop", ["stock", "uvloop"])
+def test_overhead_tells_the_cost_of_each_kind_of_chunk_and_the_memory(loop: str) -> None:
+    printed = figures("overhead", "--loop", loop, "--rounds", "2", "--chunks", "40", "--streams", "5")
+
+    loops = [] if loop in printed["missing"] else [loop]
+    assert [(row["loop"], row["chunk"], row["type"]) for row in printed["cost"]] == [
+        (loop, chunk, type_name) for loop in loops for chunk in ("ready", "awaited") for type_name in ("str", "bytes")
+    ]
+    assert [row["loop"] for row in printed["memory"]] == loops
+    for row in printed["cost"] + printed["memory"]:
+        assert row["bare"] > 0
+        assert set(row["added"]) == {"ours", "task", "pump"}
+        assert row["bar"] > 0
+        assert row["kept"] in (True, False)
+
+
+@pytest.mark.parametrize("server", ["uvicorn", "daphne"])
+def test_server_tells_the_cost_of_each_wrapper_and_leaves_out_absent_peers(server: str) -> None:
+    printed = figures("server", "--server", server, "--rounds", "1", "--chunks", "40")
+
+    has_peer = find_spec("sse_starlette") is not None
+    wrappers = {"bare", "ours", "task"} | ({"peer"} if has_peer and server == "uvicorn" else set())
+    assert ("sse_starlette" in printed["missing"]) == (not has_peer)
+    assert [(row["server"], row["chunk"]) for row in printed["cost"]] == [
+        (server, "ready"),
+        (server, "awaited"),
+    ]
+    for row in printed["cost"]:
+        assert set(row["cpu"]) == wrappers
+        assert all(value > 0 for value in row["cpu"].values())
+        assert row["over_bare"] > 0
+        assert (row["over_peer"] is not None) == ("peer" in wrappers)
