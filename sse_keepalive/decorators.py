@@ -8,17 +8,8 @@ from typing import Any, overload
 from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest
 
-from sse_keepalive.http import (
-    UNSET,
-    EventStreamResponse,
-    Interval,
-    OnError,
-    Options,
-    Unset,
-    as_event_stream,
-    is_event_stream,
-    refuse_synchronous,
-)
+from sse_keepalive.http import EventStreamResponse, as_event_stream, is_event_stream, refuse_synchronous
+from sse_keepalive.options import UNSET, Interval, OnError, Options, Unset
 
 
 @overload

@@ -18,9 +18,7 @@ import inspect
 import json
 import logging
 import sys
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, ItemsView, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
-from enum import Enum
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, ItemsView, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, Final, TypeGuard, cast
 
@@ -31,9 +29,9 @@ from django.core.serializers.json import DjangoJSONEncoder
 from django.core.signals import got_request_exception
 from django.http import Http404, HttpRequest, StreamingHttpResponse
 
-from sse_keepalive.conf import conf, first_interval_in_seconds, interval_in_seconds
-from sse_keepalive.frames import ServerSentEvent, as_frame
+from sse_keepalive.frames import ServerSentEvent
 from sse_keepalive.keepalive import KeepAliveStream
+from sse_keepalive.options import UNSET, Interval, OnError, Options, Unset
 
 #: Where Django logs what goes wrong in a request.
 logger = logging.getLogger("django.request")
@@ -46,48 +44,6 @@ DEFAULT_HEADERS: Final = {"Cache-Control": "no-cache, no-transform", "X-Accel-Bu
 
 #: From this version on ``GZipMiddleware`` hands on every chunk of an asynchronous stream at once.
 COMPRESSIBLE_FROM: Final = (6, 1)
-
-
-class Unset(Enum):
-    """The value of an option that was not given; ``None`` means off."""
-
-    UNSET = "as the settings say"
-
-
-UNSET: Final = Unset.UNSET
-
-#: A number of seconds, a ``timedelta``, or ``None``; see ``conf``.
-Interval = Any
-OnError = Callable[[BaseException], Awaitable[ServerSentEvent | None] | ServerSentEvent | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """
-    What can be said of a stream in code, checked when it is said.
-
-    :raises TypeError: and
-    :raises ValueError: for an interval or a frame that is none.
-    """
-
-    interval: Interval = UNSET
-    first_interval: Interval = UNSET
-    frame: str | bytes | Unset = UNSET
-    endpoint: str | Unset = UNSET
-    on_error: OnError | Unset | None = UNSET
-
-    def __post_init__(self) -> None:
-        if self.interval is not UNSET:
-            interval_in_seconds(self.interval)
-        if self.first_interval is not UNSET:
-            first_interval_in_seconds(self.first_interval)
-        if self.frame is not UNSET:
-            as_frame(self.frame)
-
-    def or_else(self, others: "Options") -> "Options":
-        """Return these options, and those of the others where these say nothing."""
-        mine = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Options(**{name: getattr(others, name) if value is UNSET else value for name, value in mine.items()})
 
 
 class EventStream(StreamingHttpResponse):
@@ -131,16 +87,7 @@ class EventStream(StreamingHttpResponse):
 
     def _use_options(self) -> None:
         options = self.options
-        frame = conf.frame if isinstance(options.frame, Unset) else options.frame
-        self.stream.use(
-            conf.interval if options.interval is UNSET else interval_in_seconds(options.interval),
-            frame.encode() if isinstance(frame, str) else frame,
-            first_interval=(
-                conf.first_interval
-                if options.first_interval is UNSET
-                else first_interval_in_seconds(options.first_interval)
-            ),
-        )
+        self.stream.use(options.interval_in_force, options.frame_in_force, first_interval=options.first_in_force)
 
     def items(self) -> ItemsView[str, str]:
         """Return the headers that go out: no length, and no encoding that is none."""
@@ -226,7 +173,7 @@ class EventStream(StreamingHttpResponse):
             return None
         self._reported = error
         # In a thread like Django's own reports, for it may send mail.
-        await sync_to_async(_report_error, thread_sensitive=False)(error, self.request)
+        await sync_to_async(_report_error, thread_sensitive=False)(error, self.request, self._name())
         on_error = self.options.on_error
         if on_error is UNSET or on_error is None or not self.stream.is_between_events:
             return None
@@ -236,6 +183,11 @@ class EventStream(StreamingHttpResponse):
         except Exception:
             logger.exception("on_error of an event stream failed")
             return None
+
+    def _name(self) -> str:
+        if not isinstance(self.options.endpoint, Unset):
+            return self.options.endpoint
+        return self.request.path if self.request is not None else "(unknown path)"
 
     def close(self) -> None:
         """Close the response, and a stream that was never started. One that was is left to its task."""
@@ -307,7 +259,8 @@ def as_event_stream(response: StreamingHttpResponse, request: HttpRequest | None
 
 @cache
 def _event_stream_class(response_class: type[StreamingHttpResponse]) -> type[EventStream]:
-    return cast("type[EventStream]", type(response_class.__name__, (EventStream, response_class), {}))
+    namespace = {"__module__": response_class.__module__, "__qualname__": response_class.__qualname__}
+    return cast("type[EventStream]", type(response_class.__name__, (EventStream, response_class), namespace))
 
 
 def is_event_stream(response: object) -> TypeGuard[StreamingHttpResponse]:
@@ -342,7 +295,7 @@ def json_event(data: Any, *, event: str | None = None, id: str | int | None = No
     return ServerSentEvent(json.dumps(data, cls=DjangoJSONEncoder), event=event, id=id)
 
 
-def _report_error(error: BaseException, request: HttpRequest | None) -> None:
+def _report_error(error: BaseException, request: HttpRequest | None, name: str) -> None:
     hint = ""
     if isinstance(error, Http404 | PermissionDenied):
         hint = (
@@ -350,8 +303,8 @@ def _report_error(error: BaseException, request: HttpRequest | None) -> None:
             "that returns its stream."
         )
     logger.error(
-        "Error in an event stream: %s.%s",
-        request.path if request is not None else type(error).__name__,
+        "Error in the event stream %s.%s",
+        name,
         hint,
         exc_info=error,
         extra={"status_code": 500, "request": request},

@@ -1,0 +1,67 @@
+"""What can be said of a stream in code, and what the settings say where nothing was said."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any, Final
+
+from sse_keepalive.conf import conf, first_interval_in_seconds, interval_in_seconds
+from sse_keepalive.frames import ServerSentEvent, as_frame
+
+
+class Unset(Enum):
+    """The value of an option that was not given; ``None`` means off."""
+
+    UNSET = "as the settings say"
+
+
+UNSET: Final = Unset.UNSET
+
+#: A number of seconds, a ``timedelta``, or ``None``; see ``conf``.
+Interval = Any
+OnError = Callable[[BaseException], Awaitable[ServerSentEvent | None] | ServerSentEvent | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """
+    What can be said of a stream in code, checked when it is said.
+
+    :raises TypeError: and
+    :raises ValueError: for an interval or a frame that is none.
+    """
+
+    interval: Interval = UNSET
+    first_interval: Interval = UNSET
+    frame: str | bytes | Unset = UNSET
+    endpoint: str | Unset = UNSET
+    on_error: OnError | Unset | None = UNSET
+
+    def __post_init__(self) -> None:
+        if self.interval is not UNSET:
+            interval_in_seconds(self.interval)
+        if self.first_interval is not UNSET:
+            first_interval_in_seconds(self.first_interval)
+        if self.frame is not UNSET:
+            as_frame(self.frame)
+
+    @property
+    def interval_in_force(self) -> float:
+        """Seconds, 0 for off."""
+        return conf.interval if self.interval is UNSET else interval_in_seconds(self.interval)
+
+    @property
+    def first_in_force(self) -> float | None:
+        """Seconds, ``None`` for the interval."""
+        return conf.first_interval if self.first_interval is UNSET else first_interval_in_seconds(self.first_interval)
+
+    @property
+    def frame_in_force(self) -> bytes:
+        """In bytes, the type of what goes out before the first chunk."""
+        frame = conf.frame if isinstance(self.frame, Unset) else self.frame
+        return frame.encode() if isinstance(frame, str) else frame
+
+    def or_else(self, others: "Options") -> "Options":
+        """Return these options, and those of the others where these say nothing."""
+        mine = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Options(**{name: getattr(others, name) if value is UNSET else value for name, value in mine.items()})
