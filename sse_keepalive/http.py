@@ -58,7 +58,7 @@ class EventStream(StreamingHttpResponse):
     #: The view's stream with its keep-alives: the handle by which it is ended, or gets another interval.
     stream: KeepAliveStream[Any]
     _started = False
-    _reported: BaseException | None = None
+    _has_reported = False
     _content: AsyncGenerator[bytes] | None = None
 
     def keep_alive(self, upstream: AsyncIterable[Any], request: HttpRequest | None, options: Options) -> None:
@@ -158,20 +158,23 @@ class EventStream(StreamingHttpResponse):
     async def _close_all(self, *layers: Any) -> None:
         try:
             for layer in layers:
-                if layer is not self.stream and hasattr(layer, "aclose"):
-                    await layer.aclose()
+                await self._close_one(layer)
         finally:
-            try:
-                await self.stream.aclose()
-            except Exception as error:
-                # Nobody is left to whom a broken connection would say anything; but someone has to see it.
-                await self._report(error)
+            await self._close_one(self.stream)
+
+    async def _close_one(self, layer: Any) -> None:
+        try:
+            if hasattr(layer, "aclose"):
+                await layer.aclose()
+        except Exception as error:
+            # Seen, but not raised on: nobody is left to whom a broken connection would say anything.
+            await self._report(error)
 
     async def _report(self, error: BaseException) -> ServerSentEvent | None:
         """Log an error and signal it, the first time; return what the view wants to tell the client about it."""
-        if self._reported is not None:
+        if self._has_reported:
             return None
-        self._reported = error
+        self._has_reported = True
         # In a thread like Django's own reports, for it may send mail.
         await sync_to_async(_report_error, thread_sensitive=False)(error, self.request, self._name())
         on_error = self.options.on_error
@@ -332,9 +335,8 @@ def _close_unstarted(stream: KeepAliveStream[Any]) -> None:
     closing = stream.aclose()
     try:
         closing.send(None)
+        closing.close()
     except StopIteration:
         pass
     except Exception:
         logger.exception("Error while closing an event stream that was never started")
-    finally:
-        closing.close()
