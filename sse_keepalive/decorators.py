@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial, wraps
 from typing import Any, overload
 
-from asgiref.sync import iscoroutinefunction
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest
 
 from sse_keepalive.http import EventStreamResponse, as_event_stream, is_event_stream, refuse_synchronous
@@ -13,7 +13,7 @@ from sse_keepalive.options import UNSET, Interval, OnError, Options, Unset
 
 
 @overload
-def sse_keepalive(view: Callable[..., Any]) -> Callable[..., Any]: ...
+def sse_keepalive(view: Callable[..., Any], /) -> Callable[..., Any]: ...
 
 
 @overload
@@ -29,6 +29,7 @@ def sse_keepalive(
 
 def sse_keepalive(
     view: Callable[..., Any] | None = None,
+    /,
     *,
     interval: Interval = UNSET,
     first_interval: Interval = UNSET,
@@ -62,23 +63,27 @@ def _decorate(view: Callable[..., Any], options: Options) -> Callable[..., Any]:
             "Make it an async generator."
         )
 
+    if _is(inspect.isasyncgenfunction, view):
+
+        @wraps(view)
+        def generator_view(*args: Any, **kwargs: Any) -> Any:
+            return _respond(view(*args, **kwargs), _request_in(args, kwargs), options)
+
+        return markcoroutinefunction(generator_view)  # its response can be awaited
+
     @wraps(view)
     async def async_view(*args: Any, **kwargs: Any) -> Any:
-        result = view(*args, **kwargs)
-        if inspect.isawaitable(result):
-            result = await result
-        return _respond(result, _request_in(args, kwargs), options)
+        return _respond(await view(*args, **kwargs), _request_in(args, kwargs), options)
 
     @wraps(view)
     def sync_view(*args: Any, **kwargs: Any) -> Any:
         result = view(*args, **kwargs)
         request = _request_in(args, kwargs)
-        if inspect.isawaitable(result):  # an async class-based view's dispatch()
+        if inspect.iscoroutine(result):  # an async class-based view's dispatch()
             return _respond_later(result, request, options)
         return _respond(result, request, options)
 
-    is_async = _is(iscoroutinefunction, view) or _is(inspect.isasyncgenfunction, view)
-    return async_view if is_async else sync_view
+    return async_view if _is(iscoroutinefunction, view) else sync_view
 
 
 def _is(kind: Callable[[Any], bool], view: Callable[..., Any]) -> bool:

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Final, Self
+from typing import Any, Final, Self
 
 LINE_END: Final = re.compile(r"\r\n|\n|\r")
 
@@ -229,13 +229,15 @@ class Tracker:
         """Whether anything went out, be it a chunk or a frame."""
         return self.has_opened or self._sent_frame or self._opening != b""
 
-    def follow(self, chunk: str | bytes) -> str | bytes:
+    def follow(self, chunk: Any) -> Any:
         """Take note of any chunk, and return what is to be handed out in its place."""
-        if not chunk:
+        # What is neither text nor bytes (a lazy translation, say) becomes text when it is sent.
+        content: Any = chunk if isinstance(chunk, str | bytes | bytearray | memoryview) else str(chunk)
+        if not content:
             return chunk
         if not self.has_opened:
-            return self._open(chunk)
-        self._extend(chunk)
+            return self._open(chunk, content)
+        self._extend(content)
         return chunk
 
     def sent_frame(self) -> None:
@@ -250,24 +252,23 @@ class Tracker:
         """Return what :meth:`follow` still owes when the stream ends: the beginning of a mark that never was one."""
         return self._opening if self._sent_frame and not self.has_opened else b""
 
-    def _open(self, chunk: str | bytes) -> str | bytes:
+    def _open(self, chunk: Any, content: Any) -> Any:
         # A byte-order mark is one only as the very first thing on the wire. Behind a frame it would be taken for
         # data, so it is removed there, and what may still become one is held back.
-        content: str | bytes
-        if isinstance(chunk, str) and not self._opening:
-            content = chunk.removeprefix(codecs.BOM_UTF8.decode())
+        if isinstance(content, str) and not self._opening:
+            rest: str | bytes = content.removeprefix(codecs.BOM_UTF8.decode())
         else:
-            self._opening += chunk.encode() if isinstance(chunk, str) else bytes(chunk)
+            self._opening += content.encode() if isinstance(content, str) else bytes(content)
             if len(self._opening) < len(codecs.BOM_UTF8) and codecs.BOM_UTF8.startswith(self._opening):
                 if self._sent_frame:
                     return b""
                 self.tail = self._opening
                 return chunk
-            content = self._opening.removeprefix(codecs.BOM_UTF8)
+            rest = self._opening.removeprefix(codecs.BOM_UTF8)
         self.has_opened = True
         self.tail = START
-        self._extend(content)
-        return content if self._sent_frame else chunk
+        self._extend(rest)
+        return rest if self._sent_frame else chunk
 
     def _extend(self, chunk: str | bytes) -> None:
         end = _end_of(self.tail) + _end_of(chunk)

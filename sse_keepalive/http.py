@@ -18,9 +18,9 @@ import inspect
 import json
 import logging
 import sys
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, ItemsView, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, ItemsView, Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any, Final, TypeGuard, cast
+from typing import Any, Final, Self, TypeGuard, TypeVar, cast
 
 import django
 from asgiref.sync import sync_to_async
@@ -32,6 +32,8 @@ from django.http import Http404, HttpRequest, StreamingHttpResponse
 from sse_keepalive.frames import ServerSentEvent
 from sse_keepalive.keepalive import KeepAliveStream
 from sse_keepalive.options import UNSET, Interval, OnError, Options, Unset
+
+Response = TypeVar("Response")
 
 #: Where Django logs what goes wrong in a request.
 logger = logging.getLogger("django.request")
@@ -49,12 +51,12 @@ COMPRESSIBLE_FROM: Final = (6, 1)
 class EventStream(StreamingHttpResponse):
     """The behaviour of :class:`EventStreamResponse`, which a view's own response class can take on as well."""
 
-    #: What the view, or a decorator of it, says of the stream.
-    options: Options
+    # The names are private because the class may become that of any response: see as_event_stream().
+    _options: Options
+    _request: HttpRequest | None
     _iterator: Any
     _set_streaming_content: Callable[[Any], None]
-    #: The request, as far as it is known.
-    request: HttpRequest | None
+    _resource_closers: list[Callable[[], object]]
     #: The view's stream with its keep-alives: the handle by which it is ended, or gets another interval.
     stream: KeepAliveStream[Any]
     _started = False
@@ -68,8 +70,8 @@ class EventStream(StreamingHttpResponse):
         It is wrapped here and only here: what a middleware makes of the content later (a compressed stream, say) is
         no place for frames.
         """
-        self.options = options
-        self.request = request
+        self._options = options
+        self._request = request
         self.stream = KeepAliveStream(upstream, None, frame=b"COMMENT")
         self.streaming_content = self.stream
         self._use_options()
@@ -81,12 +83,12 @@ class EventStream(StreamingHttpResponse):
 
     def complete(self, request: HttpRequest | None, options: Options) -> None:
         """Take over from a decorator what the response does not know or say itself."""
-        self.request = self.request or request
-        self.options = self.options.or_else(options)
+        self._request = self._request or request
+        self._options = self._options.or_else(options)
         self._use_options()
 
     def _use_options(self) -> None:
-        options = self.options
+        options = self._options
         self.stream.use(options.interval_in_force, options.frame_in_force, first_interval=options.first_in_force)
 
     def items(self) -> ItemsView[str, str]:
@@ -105,7 +107,18 @@ class EventStream(StreamingHttpResponse):
     def __aiter__(self) -> AsyncGenerator[bytes]:
         if self._iterator is self.stream:
             return self._guarded(self.stream, first=b"")
-        return self._guarded(super().__aiter__(), first=b"", layers=(self._iterator, self._content))
+        # Not Django's own __aiter__ if possible: it takes a TypeError in the stream for a synchronous iterator.
+        content = self.streaming_content if self.is_async else super().__aiter__()
+        return self._guarded(content, first=b"", layers=(self._iterator, self._content))
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        """
+        Give the response itself.
+
+        So a decorated async generator is an async view to Django, which awaits its response, and can also be the
+        method of a class-based view that is called as a synchronous one, because Django does not know its kind.
+        """
+        return _itself(self).__await__()
 
     @property
     def streaming_content(self) -> Any:
@@ -152,7 +165,7 @@ class EventStream(StreamingHttpResponse):
             await self._close_all(content, *layers)
 
     def _has_no_body(self) -> bool:
-        is_head = self.request is not None and self.request.method == "HEAD"
+        is_head = self._request is not None and self._request.method == "HEAD"
         return is_head or self.status_code in (204, 304)
 
     async def _close_all(self, *layers: Any) -> None:
@@ -175,29 +188,36 @@ class EventStream(StreamingHttpResponse):
         if self._has_reported:
             return None
         self._has_reported = True
+        traceback = error.__traceback__
         # In a thread like Django's own reports, for it may send mail.
-        await sync_to_async(_report_error, thread_sensitive=False)(error, self.request, self._name())
-        on_error = self.options.on_error
-        if on_error is UNSET or on_error is None or not self.stream.is_between_events:
+        await sync_to_async(_report_error, thread_sensitive=False)(error, self._request, self._name())
+        error.__traceback__ = traceback  # the way through the thread has put frames on it that hold the error
+        on_error = self._options.on_error
+        if on_error is UNSET or on_error is None:
             return None
         try:
             event = on_error(error)
-            return await event if inspect.isawaitable(event) else event
+            if inspect.isawaitable(event):
+                event = await event
         except Exception:
-            logger.exception("on_error of an event stream failed")
+            logger.exception("on_error of the event stream %s failed", self._name())
             return None
+        return event if self.stream.is_between_events else None
 
     def _name(self) -> str:
-        if not isinstance(self.options.endpoint, Unset):
-            return self.options.endpoint
-        return self.request.path if self.request is not None else "(unknown path)"
+        if not isinstance(self._options.endpoint, Unset):
+            return self._options.endpoint
+        return self._request.path if self._request is not None else "(unknown path)"
 
     def close(self) -> None:
         """Close the response, and a stream that was never started. One that was is left to its task."""
-        if not self._started:
+        self.__del__()
+        super().close()
+
+    def __del__(self) -> None:
+        if not self._started and hasattr(self, "stream"):
             self._started = True
             _close_unstarted(self.stream)
-        super().close()
 
 
 class EventStreamResponse(EventStream):
@@ -241,6 +261,8 @@ class EventStreamResponse(EventStream):
         # In UTF-8 whatever the site's charset: clients know no other for event streams.
         super().__init__(content_type=content_type, status=status, headers=dict(headers or {}), charset="utf-8")
         self.keep_alive(streaming_content, request, options)
+        if hasattr(streaming_content, "close"):
+            self._resource_closers.append(streaming_content.close)  # as Django does with what it is given
 
 
 def as_event_stream(response: StreamingHttpResponse, request: HttpRequest | None, options: Options) -> EventStream:
@@ -260,6 +282,10 @@ def as_event_stream(response: StreamingHttpResponse, request: HttpRequest | None
     return stream
 
 
+async def _itself(response: Response) -> Response:
+    return response
+
+
 @cache
 def _event_stream_class(response_class: type[StreamingHttpResponse]) -> type[EventStream]:
     namespace = {"__module__": response_class.__module__, "__qualname__": response_class.__qualname__}
@@ -271,7 +297,7 @@ def is_event_stream(response: object) -> TypeGuard[StreamingHttpResponse]:
     return isinstance(response, EventStream) or (
         isinstance(response, StreamingHttpResponse)
         and response.get("Content-Type", "").partition(";")[0].strip().lower() == CONTENT_TYPE
-        and not response.has_header("Content-Encoding")
+        and response.get("Content-Encoding", "identity") == "identity"
     )
 
 
@@ -312,7 +338,7 @@ def _report_error(error: BaseException, request: HttpRequest | None, name: str) 
         exc_info=error,
         extra={"status_code": 500, "request": request},
     )
-    got_request_exception.send(sender=None, request=request)
+    got_request_exception.send_robust(sender=None, request=request)
 
 
 def _is_being_cancelled() -> bool:
@@ -338,5 +364,5 @@ def _close_unstarted(stream: KeepAliveStream[Any]) -> None:
         closing.close()
     except StopIteration:
         pass
-    except Exception:
+    except (Exception, asyncio.CancelledError):
         logger.exception("Error while closing an event stream that was never started")

@@ -19,7 +19,7 @@ import inspect
 import math
 import types
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 from sse_keepalive.frames import COMMENT, TELLING_LENGTH
 from sse_keepalive.silence import AS_BEFORE, IDLE, Silence, cancellations_of_task
@@ -72,6 +72,8 @@ class KeepAliveStream(Generic[Chunk]):
     __slots__ = ("__anext__", "__weakref__", "_generator", "_silence", "_upstream")
 
     __anext__: Callable[[], Awaitable[Chunk]]
+    _generator: Any
+    _upstream: Any
 
     def __init__(
         self,
@@ -101,11 +103,22 @@ class KeepAliveStream(Generic[Chunk]):
         :raises BaseException: what the clean-up raised.
         :raises RuntimeError: if another task is waiting for the next chunk.
         """
-        await self._generator.aclose()
-        # A generator that was never started does nothing when it is closed, and an end by itself closes nothing.
-        if not self._silence.closed:
-            self._silence.closed = True
-            await _aclose(self._upstream)
+        try:
+            if not self._has_ended():
+                await self._generator.aclose()
+            # A generator that was never started does nothing when it is closed, and an end by itself closes nothing.
+            if not self._silence.closed:
+                self._silence.closed = True
+                await _aclose(self._upstream)
+        finally:
+            if self._has_ended():
+                # CPython 3.11 takes a generator for running for ever if an exception has ended its aclose().
+                self.__anext__ = _after_the_end
+                self._upstream = None
+            del self  # from this frame, which the traceback of an error in the clean-up keeps
+
+    def _has_ended(self) -> bool:
+        return self._generator.ag_frame is None
 
     def end(self) -> None:
         """
@@ -172,6 +185,9 @@ async def _with_frames(upstream: Any, silence: Silence) -> AsyncGenerator[Any]:
                         chunk = finished.value
                         ready_in_a_row += 1
                         needs_turn = ready_in_a_row >= READY_RUN or cancellations_of_task(loop) > 0
+                    except GeneratorExit:
+                        silence.closed = True  # the step's own, not one of ours
+                        raise
                     else:
                         ready_in_a_row = 0
                         needs_turn = False
@@ -182,9 +198,12 @@ async def _with_frames(upstream: Any, silence: Silence) -> AsyncGenerator[Any]:
                         if chunk is IDLE:
                             break
                 except StopAsyncIteration:
+                    step = None
                     if rest := tracker.held_back():
                         yield rest
-                    return
+                    if source is upstream:
+                        return
+                    break
                 step = None
                 if has_opened and isinstance(chunk, TEXT_TYPES) and len(chunk) >= TELLING_LENGTH:
                     tracker.tail = chunk
@@ -196,6 +215,10 @@ async def _with_frames(upstream: Any, silence: Silence) -> AsyncGenerator[Any]:
         except GeneratorExit:
             if silence.closed:
                 raise
+        except BaseException:
+            if source is not upstream:  # nobody else has it to close it
+                await _close(source, silence, None)
+            raise
         await _close(source, silence, step)
     finally:
         silence.stop()
@@ -221,16 +244,25 @@ async def _close(source: Any, silence: Silence, step: Any) -> None:
         if cancellations_of_task() > cancellations:
             raise
     finally:
-        step = None
-        await _aclose(source)
+        step = None  # as in the generator, for this frame is kept as well
+        try:
+            await _aclose(source)
+        finally:
+            source = None
     if cancellations_of_task() > cancellations:
         raise asyncio.CancelledError
 
 
-async def _aclose(source: Any) -> None:
-    aclose = getattr(source, "aclose", None)
-    if aclose is not None:
-        await aclose()
+async def _after_the_end() -> Any:
+    raise StopAsyncIteration
+
+
+def _aclose(source: Any) -> Awaitable[None]:
+    return cast("Awaitable[None]", source.aclose()) if hasattr(source, "aclose") else _nothing()
+
+
+async def _nothing() -> None:
+    pass
 
 
 def _driveable(step: Any) -> Any:

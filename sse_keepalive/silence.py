@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import math
 import types
-from collections.abc import Generator
+from collections.abc import Generator, Sized
 from typing import Any, Final, cast
 
 from sse_keepalive.frames import Tracker, as_frame
@@ -42,6 +42,7 @@ class Silence(asyncio.Future[None]):
     """
 
     __slots__ = (
+        "_cancellations",
         "_clock",
         "_context",
         "_end_by",
@@ -52,6 +53,7 @@ class Silence(asyncio.Future[None]):
         "_running_loop",
         "_timer",
         "_wake_up",
+        "_was_cancelled",
         "awaited",
         "closed",
         "due",
@@ -96,15 +98,16 @@ class Silence(asyncio.Future[None]):
         offer = self._offer(awaited)
         if self.since is None:
             self.since = self._clock()
-        if self._timer is None:
-            self._arm()
         self._is_waiting = True
-        cancellations = 0
+        self._was_cancelled = False
+        self._cancellations = 0
         error: BaseException | None = None
         try:
             while True:
-                if self.due and self._may_interrupt(cancellations):
+                if (self.due or self.ending) and self._interrupts():
                     return IDLE
+                if self._timer is None:
+                    self._arm()
                 self._asyncio_future_blocking = True
                 try:
                     yield offer
@@ -116,7 +119,7 @@ class Silence(asyncio.Future[None]):
                 except BaseException as thrown:
                     error = thrown
                     if isinstance(thrown, asyncio.CancelledError):
-                        cancellations = cancellations_of_task()
+                        self._count_cancellations()
                 if offer is self:
                     if self._wake_up is None and error is None:
                         continue  # woken because something is due, or was until a cancellation came
@@ -128,12 +131,15 @@ class Silence(asyncio.Future[None]):
                     self.due = False
                     self.awaited = None
                     return finished.value
+                except GeneratorExit:
+                    self.closed = True  # the step's own, not one of ours
+                    raise
                 finally:
                     error = None
                 offer = self._offer(awaited)
         finally:
             self._is_waiting = False
-            awaited = step = None  # as in the generator: a traceback keeps this frame
+            awaited = step = None  # a traceback keeps this frame, and must not keep the upstream
 
     @types.coroutine
     def turn(self) -> Generator[None, None, bool]:
@@ -145,14 +151,17 @@ class Silence(asyncio.Future[None]):
 
     async def abandon(self, step: Any) -> None:
         """Cancel what a half-finished step waits for, and drive the step to its end, with nothing due any more."""
-        self.due = False
+        self.due = self.ending = False
         awaited: Any = AS_BEFORE
-        if self.awaited is None or not self.awaited.cancel():
-            try:
+        try:
+            if self.awaited is None or not self.awaited.cancel():
                 awaited = step.throw(asyncio.CancelledError())
-            except StopIteration:
-                return
-        await self.wait(step, awaited)
+            waiting = self.wait(step, awaited)
+        except StopIteration:
+            return
+        finally:
+            step = None  # as above
+        await waiting
 
     def take_frame(self) -> str | bytes:
         """Return the frame that is due. The silence is measured anew when the step goes on."""
@@ -164,7 +173,7 @@ class Silence(asyncio.Future[None]):
 
     def follow(self, chunk: Any) -> Any:
         """Take note of a chunk that is empty, short, or the first."""
-        if chunk:
+        if not isinstance(chunk, Sized) or len(chunk) > 0:
             self.since = None
             if not self.tracker.has_sent:
                 self._stop_timer()  # the interval may be shorter than the first one
@@ -208,6 +217,7 @@ class Silence(asyncio.Future[None]):
         if not self.awaited.cancel(msg=msg):
             return False
         self.due = False  # even if the task is already being woken for it: the cancellation was first
+        self._was_cancelled = True
         return True
 
     def done(self) -> bool:
@@ -253,17 +263,24 @@ class Silence(asyncio.Future[None]):
             self.due = False
         return awaited
 
-    def _may_interrupt(self, cancellations: int) -> bool:
-        """Whether the step may be left half finished: not while it cleans up after a cancellation of its task."""
-        if not cancellations or cancellations_of_task() < cancellations:
-            return True
-        self.due = False
-        self.since = self._clock()
-        if self.ending:
-            self._end_by = self.since + EVENT_PATIENCE
-        if self._timer is None:
-            self._arm()
-        return False
+    def _interrupts(self) -> bool:
+        """
+        Whether the step is left half finished for what is due: not while it cleans up after a cancellation.
+
+        It is over that once its task counts fewer cancellations: so asyncio.timeout() and others take theirs back.
+        """
+        if self._was_cancelled or (self._cancellations and cancellations_of_task() >= self._cancellations):
+            self.due = False
+            self.since = self._clock()
+            self._end_by = self.since + EVENT_PATIENCE if self.ending else math.inf
+            return False
+        return self.due or self.may_end()
+
+    def _count_cancellations(self) -> None:
+        count = cancellations_of_task()
+        # A cancellation of the future alone comes from a stream around this one that is being closed: no end to that.
+        self._cancellations = -1 if self._was_cancelled and not count else count
+        self._was_cancelled = False
 
     def _is_overdue(self) -> bool:
         return self._deadline() <= self._clock() + CLOCK_STEP
@@ -305,9 +322,8 @@ class Silence(asyncio.Future[None]):
 
     def _look_again(self) -> None:
         self.due = False
-        if self._is_waiting:
-            self._stop_timer()
-            self._tick()
+        self._stop_timer()
+        self._tick()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
