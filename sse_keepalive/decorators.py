@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial, wraps
 from typing import Any, overload
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest
 
 from sse_keepalive.http import EventStreamResponse, as_event_stream, is_event_stream, refuse_synchronous
@@ -63,36 +63,32 @@ def _decorate(view: Callable[..., Any], options: Options) -> Callable[..., Any]:
             "Make it an async generator."
         )
 
-    if _is(inspect.isasyncgenfunction, view):
+    def respond(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return _respond(result, _request_in(args, kwargs), options)
 
-        @wraps(view)
-        def generator_view(*args: Any, **kwargs: Any) -> Any:
-            return _respond(view(*args, **kwargs), _request_in(args, kwargs), options)
-
-        return markcoroutinefunction(generator_view)  # its response can be awaited
+    async def respond_later(result: Awaitable[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return respond(await result, args, kwargs)
 
     @wraps(view)
     async def async_view(*args: Any, **kwargs: Any) -> Any:
-        return _respond(await view(*args, **kwargs), _request_in(args, kwargs), options)
+        result = view(*args, **kwargs)
+        return respond(await result if inspect.isawaitable(result) else result, args, kwargs)
 
     @wraps(view)
     def sync_view(*args: Any, **kwargs: Any) -> Any:
         result = view(*args, **kwargs)
-        request = _request_in(args, kwargs)
-        if inspect.iscoroutine(result):  # an async class-based view's dispatch()
-            return _respond_later(result, request, options)
-        return _respond(result, request, options)
+        # An async class-based view's dispatch() is a synchronous function that returns a coroutine.
+        return (respond_later if inspect.iscoroutine(result) else respond)(result, args, kwargs)
 
-    return async_view if _is(iscoroutinefunction, view) else sync_view
+    # method_decorator calls an async generator as a synchronous method, because it does not know its kind.
+    is_method = isinstance(view, partial) and hasattr(view, "__wrapped__")
+    is_async = _is(iscoroutinefunction, view) or (_is(inspect.isasyncgenfunction, view) and not is_method)
+    return async_view if is_async else sync_view
 
 
 def _is(kind: Callable[[Any], bool], view: Callable[..., Any]) -> bool:
     """Whether the view, or its ``__call__``, is a function of that kind."""
     return kind(view) or kind(getattr(view, "__call__", None))  # noqa: B004
-
-
-async def _respond_later(result: Awaitable[Any], request: HttpRequest | None, options: Options) -> Any:
-    return _respond(await result, request, options)
 
 
 def _respond(result: Any, request: HttpRequest | None, options: Options) -> Any:

@@ -18,9 +18,9 @@ import inspect
 import json
 import logging
 import sys
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, ItemsView, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, ItemsView, Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any, Final, Self, TypeGuard, TypeVar, cast
+from typing import Any, Final, TypeGuard, cast
 
 import django
 from asgiref.sync import sync_to_async
@@ -32,8 +32,6 @@ from django.http import Http404, HttpRequest, StreamingHttpResponse
 from sse_keepalive.frames import ServerSentEvent
 from sse_keepalive.keepalive import KeepAliveStream
 from sse_keepalive.options import UNSET, Interval, OnError, Options, Unset
-
-Response = TypeVar("Response")
 
 #: Where Django logs what goes wrong in a request.
 logger = logging.getLogger("django.request")
@@ -110,15 +108,6 @@ class EventStream(StreamingHttpResponse):
         # Not Django's own __aiter__ if possible: it takes a TypeError in the stream for a synchronous iterator.
         content = self.streaming_content if self.is_async else super().__aiter__()
         return self._guarded(content, first=b"", layers=(self._iterator, self._content))
-
-    def __await__(self) -> Generator[Any, None, Self]:
-        """
-        Give the response itself.
-
-        So a decorated async generator is an async view to Django, which awaits its response, and can also be the
-        method of a class-based view that is called as a synchronous one, because Django does not know its kind.
-        """
-        return _itself(self).__await__()
 
     @property
     def streaming_content(self) -> Any:
@@ -280,10 +269,6 @@ def as_event_stream(response: StreamingHttpResponse, request: HttpRequest | None
     stream = cast("EventStream", response)
     stream.keep_alive(upstream, request, options)
     return stream
-
-
-async def _itself(response: Response) -> Response:
-    return response
 
 
 @cache

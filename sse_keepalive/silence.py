@@ -95,7 +95,6 @@ class Silence(asyncio.Future[None]):
 
         :param awaited: what the step has yielded to be waited for; ``AS_BEFORE`` after ``IDLE``.
         """
-        offer = self._offer(awaited)
         if self.since is None:
             self.since = self._clock()
         self._is_waiting = True
@@ -104,6 +103,16 @@ class Silence(asyncio.Future[None]):
         error: BaseException | None = None
         try:
             while True:
+                if (  # what nearly every step stops at; a look at anything else is worth a call
+                    type(awaited) is asyncio.Future
+                    and awaited._asyncio_future_blocking
+                    and awaited.get_loop() is self._running_loop
+                ):
+                    awaited._asyncio_future_blocking = False
+                    self.awaited = awaited
+                    offer = self
+                else:
+                    offer = self._offer(awaited)
                 if (self.due or self.ending) and self._interrupts():
                     return IDLE
                 if self._timer is None:
@@ -122,6 +131,7 @@ class Silence(asyncio.Future[None]):
                         self._count_cancellations()
                 if offer is self:
                     if self._wake_up is None and error is None:
+                        awaited = AS_BEFORE
                         continue  # woken because something is due, or was until a cancellation came
                     self._wake_up = self._context = None
                 try:
@@ -136,7 +146,6 @@ class Silence(asyncio.Future[None]):
                     raise
                 finally:
                     error = None
-                offer = self._offer(awaited)
         finally:
             self._is_waiting = False
             awaited = step = None  # a traceback keeps this frame, and must not keep the upstream
