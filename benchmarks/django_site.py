@@ -23,8 +23,8 @@ settings.configure(
 
 
 def upstream(request: HttpRequest, chunk: str) -> AsyncGenerator[Chunk]:
-    """Return as many chunks as the client asked for."""
-    return SOURCES[chunk](EVENTS["bytes"], int(request.GET["chunks"]))
+    """Return as many chunks as the client asked for, of the type that it asked for."""
+    return SOURCES[chunk](EVENTS[request.GET["type"]], int(request.GET["chunks"]))
 
 
 async def bare(request: HttpRequest, chunk: str) -> StreamingHttpResponse:

@@ -29,7 +29,7 @@ SITES: Final = {
     "peer": "benchmarks.starlette_site",
 }
 
-#: What the package may cost at most, in multiples of Django's bare stream.
+#: What the package may cost at most, in multiples of Django's bare stream of text: what views yield.
 BARS: Final = {
     ("uvicorn", "ready"): 1.10,
     ("uvicorn", "awaited"): 1.20,
@@ -44,38 +44,39 @@ class Cost:
 
     server: str
     chunk: str
+    type: str
     cpu: dict[str, float]
     over_bare: float
-    bar: float
+    bar: float | None
     over_peer: float | None
     kept: bool
 
 
-def per_chunk(server: Server, wrapper: str, chunk: str, chunks: int) -> float:
+def per_chunk(server: Server, wrapper: str, chunk: str, type_name: str, chunks: int) -> float:
     """Return the microseconds of CPU that one response takes, divided by its chunks."""
     started = server.cpu_time()
-    length = server.read(f"/{wrapper}/{chunk}?chunks={chunks}")
+    length = server.read(f"/{wrapper}/{chunk}?chunks={chunks}&type={type_name}")
     spent = server.cpu_time() - started
-    if length < chunks * len(EVENTS["bytes"]):
+    if length < chunks * len(EVENTS[type_name]):
         raise RuntimeError(f"{wrapper}/{chunk}: {length} bytes are not {chunks} chunks.")
     return spent / chunks * 1e6
 
 
-def cost(name: str, chunk: str, servers: Mapping[str, Server], *, rounds: int, chunks: int) -> Cost:
+def cost(name: str, chunk: str, type_name: str, servers: Mapping[str, Server], *, rounds: int, chunks: int) -> Cost:
     """Measure one row of the table: medians over rounds in which all wrappers take their turn."""
     times: dict[str, list[float]] = {wrapper: [] for wrapper in servers}
     for wrapper, server in servers.items():
-        per_chunk(server, wrapper, chunk, min(chunks, 1_000))  # what happens only once
+        per_chunk(server, wrapper, chunk, type_name, min(chunks, 1_000))  # what happens only once
     for number in range(rounds):
         # There and back, so that none always runs in the wake of the same other one.
         for wrapper in list(servers) if number % 2 == 0 else reversed(list(servers)):
-            times[wrapper].append(per_chunk(servers[wrapper], wrapper, chunk, chunks))
+            times[wrapper].append(per_chunk(servers[wrapper], wrapper, chunk, type_name, chunks))
     cpu = {wrapper: statistics.median(values) for wrapper, values in times.items()}
     over_bare = cpu["ours"] / cpu["bare"]
     over_peer = cpu["ours"] / cpu["peer"] if "peer" in cpu else None
-    bar = BARS[name, chunk]
-    kept = over_bare <= bar and (over_peer is None or over_peer < 1)
-    return Cost(name, chunk, cpu, over_bare, bar, over_peer, kept)
+    bar = BARS[name, chunk] if type_name == "str" else None
+    kept = (bar is None or over_bare <= bar) and (over_peer is None or over_peer < 1)
+    return Cost(name, chunk, type_name, cpu, over_bare, bar, over_peer, kept)
 
 
 def measure(name: str, *, rounds: int, chunks: int, with_peer: bool) -> list[Cost]:
@@ -87,7 +88,11 @@ def measure(name: str, *, rounds: int, chunks: int, with_peer: bool) -> list[Cos
             for site in dict.fromkeys(SITES[wrapper] for wrapper in wrappers)
         }
         servers = {wrapper: processes[SITES[wrapper]] for wrapper in wrappers}
-        return [cost(name, chunk, servers, rounds=rounds, chunks=chunks) for chunk in SOURCES]
+        return [
+            cost(name, chunk, type_name, servers, rounds=rounds, chunks=chunks)
+            for type_name in EVENTS
+            for chunk in SOURCES
+        ]
 
 
 def arguments() -> argparse.Namespace:
@@ -135,12 +140,12 @@ def print_table(costs: list[Cost], absent: list[str]) -> None:
     """Print the figures for people."""
     versions = f"Python {platform.python_version()}, Django {django.get_version()}"
     print(f"{versions}: microseconds of the server's CPU per chunk\n")
-    head = ["server", "chunk", "bare", "ours", "task", "sse-starlette"]
+    head = ["server", "chunk", "type", "bare", "ours", "task", "sse-starlette"]
     rows = [
         [
-            row.server, row.chunk,
+            row.server, row.chunk, row.type,
             row.cpu["bare"], row.cpu["ours"], row.cpu["task"], row.cpu.get("peer"),
-            row.over_bare, f"<= {row.bar:.2f}",
+            row.over_bare, f"<= {row.bar:.2f}" if row.bar else "",
             row.over_peer, "< 1" if row.over_peer else "",
             verdict(kept=row.kept),
         ]

@@ -9,7 +9,7 @@ from benchmarks.sources import EVENTS, SOURCES
 
 
 async def peer(request: Request) -> EventSourceResponse:
-    """Stream with sse-starlette, which passes bytes through as they are."""
+    """Stream with sse-starlette, which passes bytes through as they are, and makes an event of its own of text."""
     upstream = SOURCES[request.path_params["chunk"]]
     return EventSourceResponse(upstream(EVENTS["bytes"], int(request.query_params["chunks"])), ping=15)
 

@@ -18,11 +18,11 @@ import asyncio
 import inspect
 import math
 import types
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator
-from typing import Any, Final, Generic, TypeVar, cast
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Generator
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from sse_keepalive.frames import COMMENT, TELLING_LENGTH
-from sse_keepalive.silence import AS_BEFORE, IDLE, Silence, cancellations_of_task
+from sse_keepalive.silence import AS_BEFORE, IDLE, Silence, cancellations_of_task, in_seconds
 
 Chunk = TypeVar("Chunk")
 Upstream = TypeVar("Upstream", bound=AsyncIterable[Any])
@@ -57,7 +57,7 @@ def with_sse_keep_alive(
     :raises TypeError: if ``upstream`` is not asynchronously iterable, or the frame neither text nor bytes.
     :raises ValueError: if the frame could damage the stream.
     """
-    if interval is None or not 0 < interval < math.inf:
+    if in_seconds(interval) == math.inf:
         return upstream
     return KeepAliveStream(upstream, interval, first_interval=first_interval, frame=frame)
 
@@ -71,7 +71,6 @@ class KeepAliveStream(Generic[Chunk]):
     # Being a slot, __anext__ is that of the generator itself: the pull of a chunk costs no call of a method here.
     __slots__ = ("__anext__", "__weakref__", "_generator", "_silence", "_upstream")
 
-    __anext__: Callable[[], Awaitable[Chunk]]
     _generator: Any
     _upstream: Any
 
@@ -88,7 +87,11 @@ class KeepAliveStream(Generic[Chunk]):
         self._upstream = upstream
         self._silence = Silence(interval, first_interval, frame)
         self._generator = _with_frames(upstream, self._silence)
-        self.__anext__ = self._generator.__anext__
+        self.__anext__ = self._generator.__anext__  # type: ignore[method-assign]
+
+    if TYPE_CHECKING:
+
+        def __anext__(self) -> Awaitable[Chunk]: ...
 
     def __aiter__(self) -> "KeepAliveStream[Chunk]":
         return self
@@ -113,7 +116,7 @@ class KeepAliveStream(Generic[Chunk]):
         finally:
             if self._has_ended():
                 # CPython 3.11 takes a generator for running for ever if an exception has ended its aclose().
-                self.__anext__ = _after_the_end
+                self.__anext__ = _after_the_end  # type: ignore[method-assign]
                 self._upstream = None
             del self  # from this frame, which the traceback of an error in the clean-up keeps
 
@@ -153,6 +156,7 @@ async def _with_frames(upstream: Any, silence: Silence) -> AsyncGenerator[Any]:
     source = aiter(upstream)
     is_generator = isinstance(source, types.AsyncGeneratorType)
     pull = source.__anext__
+    gives_turns = not isinstance(source, KeepAliveStream)  # which gives them itself
     tracker = silence.tracker
     loop = asyncio.get_running_loop()
     silence.begin(loop)
@@ -184,7 +188,7 @@ async def _with_frames(upstream: Any, silence: Silence) -> AsyncGenerator[Any]:
                     except StopIteration as finished:
                         chunk = finished.value
                         ready_in_a_row += 1
-                        needs_turn = ready_in_a_row >= READY_RUN or cancellations_of_task(loop) > 0
+                        needs_turn = gives_turns and (ready_in_a_row >= READY_RUN or cancellations_of_task(loop) > 0)
                     except GeneratorExit:
                         silence.closed = True  # the step's own, not one of ours
                         raise

@@ -30,6 +30,12 @@ def cancellations_of_task(loop: asyncio.AbstractEventLoop | None = None) -> int:
     return 0 if task is None else task.cancelling()
 
 
+def in_seconds(interval: float | None, *, from_zero: bool = False) -> float:
+    """Return the interval, or infinity where it means off: for anything but ``0 < interval < inf``."""
+    seconds = math.inf if interval is None else float(interval)
+    return seconds if seconds > 0 or (from_zero and seconds == 0) else math.inf
+
+
 class Silence(asyncio.Future[None]):
     """
     How long a stream has been silent; and what its task waits for meanwhile, the stand-in of the module's docstring.
@@ -239,17 +245,16 @@ class Silence(asyncio.Future[None]):
         return cast("BaseException | None", self.awaited.exception())
 
     def result(self) -> None:
-        # What a task asks for when it is woken with this object: because something is due, not with a result.
-        return None
+        # What a task asks for that is woken because something is due; all that counts is whether it raises.
+        if self.awaited.done():
+            self.awaited.result()
 
     # The clock.
 
     def _set(self, interval: float | None, first_interval: float | None, frame: str | bytes) -> None:
         self._frame = as_frame(frame)
-        self._first_interval = (
-            first_interval if first_interval is not None and 0 <= first_interval < math.inf else None
-        )
-        self._interval = interval if interval is not None and 0 < interval < math.inf else math.inf
+        self._first_interval = in_seconds(first_interval, from_zero=True)
+        self._interval = in_seconds(interval)
 
     def _offer(self, awaited: Any) -> Any:
         """
@@ -296,7 +301,7 @@ class Silence(asyncio.Future[None]):
 
     def _deadline(self) -> float:
         interval = self._interval
-        if self._first_interval is not None and interval < math.inf and not self.tracker.has_sent:
+        if interval < math.inf and self._first_interval < math.inf and not self.tracker.has_sent:
             interval = self._first_interval
         return min(cast("float", self.since) + interval, self._end_by)
 

@@ -49,9 +49,8 @@ def test_server_tells_the_cost_of_each_wrapper_and_leaves_out_absent_peers(serve
     has_peer = find_spec("sse_starlette") is not None
     wrappers = {"bare", "ours", "task"} | ({"peer"} if has_peer and server == "uvicorn" else set())
     assert ("sse_starlette" in printed["missing"]) == (not has_peer)
-    assert [(row["server"], row["chunk"]) for row in printed["cost"]] == [
-        (server, "ready"),
-        (server, "awaited"),
+    assert [(row["server"], row["chunk"], row["type"]) for row in printed["cost"]] == [
+        (server, chunk, type_name) for type_name in ("str", "bytes") for chunk in ("ready", "awaited")
     ]
     for row in printed["cost"]:
         assert set(row["cpu"]) == wrappers

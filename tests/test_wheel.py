@@ -15,7 +15,7 @@ from tests.live.servers import ROOT, free_port, start_guarded, stop_group
 
 pytestmark = [pytest.mark.wheel, pytest.mark.timeout(600)]
 
-SITE = '''
+SITE = """
 import asyncio
 
 from django.conf import settings
@@ -35,7 +35,7 @@ async def answer(request):
 
 urlpatterns = [path("", answer)]
 application = get_asgi_application()
-'''
+"""
 
 
 @pytest.fixture(scope="module")
