@@ -1,0 +1,14 @@
+"""Addresses of the demo site."""
+
+from django.contrib import admin
+from django.urls import path
+
+from project import views
+
+urlpatterns = [
+    path("", views.index, name="index"),
+    path("report/", views.report, name="report"),
+    path("v1/chat/completions", views.chat_completions, name="chat-completions"),
+    path("ticker/", views.ticker, name="ticker"),
+    path("admin/", admin.site.urls),
+]
