@@ -41,7 +41,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 matrix: $(VENV)/.installed-dev
-	$(BIN)/nox
+	$(BIN)/nox $(NOX_OPTIONS)
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.overhead
