@@ -297,3 +297,49 @@ def test_a_consumer_whose_coroutine_is_closed_takes_the_upstream_along() -> None
 
     run(main)
     assert [event for event in events if event != "upstream"] == ["GeneratorExit", "GeneratorExit"]
+
+
+def test_c7_a_spinner_that_answers_the_close_with_a_chunk_is_closed_behind_it() -> None:
+    events: list[str] = []
+
+    async def upstream() -> AsyncIterator[str]:
+        yield "data: 1\n\n"
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                while True:
+                    await asyncio.sleep(0)
+            yield "data: dropped\n\n"
+        except GeneratorExit:
+            events.append("closed at its yield")
+            raise
+
+    async def main() -> None:
+        await (await parked(upstream())).aclose()
+
+    run(main, lambda: VirtualTimeLoop(per_pass=0.125))
+    assert events == ["closed at its yield"]
+
+
+def test_c7_a_cancellation_that_the_clean_up_swallows_is_raised_behind_the_close() -> None:
+    events: list[object] = []
+
+    async def upstream() -> AsyncIterator[str]:
+        yield "data: 1\n\n"
+        try:
+            await asyncio.sleep(100)
+        finally:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(100)
+            await asyncio.sleep(1)
+            events.append(now())
+
+    async def main() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        stream = await parked(upstream())
+        asyncio.get_running_loop().call_later(2, task.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await stream.aclose()
+        assert events == [now()] == [4]
+
+    run(main)

@@ -397,3 +397,28 @@ def test_c14_an_upstream_that_waits_for_a_thread() -> None:
 
     chunks = run(main, asyncio.new_event_loop)
     assert (chunks[1], chunks[-1]) == (": keep-alive\n\n", "data: 2\n\n")
+
+
+def test_c11_a_cancellation_that_cannot_be_thrown_in_is_raised_between_two_steps() -> None:
+    class Hot:
+        """An iterator that never suspends, and that has no ``athrow``."""
+
+        def __aiter__(self) -> "Hot":
+            return self
+
+        async def __anext__(self) -> str:
+            return "data: 1\n\n"
+
+    seen: list[str] = []
+
+    async def consume() -> None:
+        async with asyncio.timeout(1):
+            async for chunk in keep_alive(Hot()):
+                seen.append(chunk)  # noqa: PERF401
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            await consume()
+
+    run(main, lambda: VirtualTimeLoop(per_pass=0.125))
+    assert 16 <= len(seen) <= 16 * 10
