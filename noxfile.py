@@ -14,10 +14,11 @@ PAIRS = [
     ("3.13", "6.1"),
     ("3.14", "6.1"),
 ]
+IDS = [f"python{python}_django{django}".replace(".", "") for python, django in PAIRS]
 
 
 @nox.session
-@nox.parametrize(("python", "django"), PAIRS, ids=[f"python{python}-django{django}" for python, django in PAIRS])
+@nox.parametrize(("python", "django"), PAIRS, ids=IDS)
 def tests(session: nox.Session, django: str) -> None:
     """Run the tests that need nothing but Python and pip."""
     session.install("-r", "requirements.txt", f"django~={django}.0")
