@@ -11,6 +11,8 @@ The rooms of the house, from the ground up; each imports only from those above i
     The core: an asynchronous iterable in, the same with keep-alives out.
 ``conf``
     One typed property per setting.
+``errors``
+    What goes wrong in a stream, and who is told of it.
 ``options``
     What can be said of a stream in code.
 ``http``

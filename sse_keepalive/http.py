@@ -16,25 +16,20 @@ Where it deliberately departs from Django's ``StreamingHttpResponse``:
 import asyncio
 import inspect
 import json
-import logging
-import sys
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, ItemsView, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, Final, TypeGuard, cast
 
 import django
 from asgiref.sync import sync_to_async
-from django.core.exceptions import ImproperlyConfigured, PermissionDenied
+from django.core.exceptions import ImproperlyConfigured
 from django.core.serializers.json import DjangoJSONEncoder
-from django.core.signals import got_request_exception
-from django.http import Http404, HttpRequest, StreamingHttpResponse
+from django.http import HttpRequest, StreamingHttpResponse
 
+from sse_keepalive.errors import is_being_cancelled, is_served_by_daphne, logger, report_error
 from sse_keepalive.frames import ServerSentEvent
 from sse_keepalive.keepalive import KeepAliveStream
 from sse_keepalive.options import UNSET, Interval, OnError, Options, Unset
-
-#: Where Django logs what goes wrong in a request.
-logger = logging.getLogger("django.request")
 
 CONTENT_TYPE: Final = "text/event-stream"
 
@@ -140,12 +135,12 @@ class EventStream(StreamingHttpResponse):
             async for chunk in content:
                 yield chunk if type(chunk) is bytes else make_bytes(chunk)
         except (Exception, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
+            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
                 raise  # the client has left, or the server stops
             last_event = await self._report(error)
             if last_event is not None and content is self.stream:
                 yield make_bytes(last_event)
-            if not _is_served_by_daphne():
+            if not is_served_by_daphne():
                 # Further out, a cancellation that nobody asked for would be taken for the client's leaving.
                 if isinstance(error, asyncio.CancelledError):
                     raise RuntimeError("The stream cancelled itself.") from error
@@ -179,7 +174,7 @@ class EventStream(StreamingHttpResponse):
         self._has_reported = True
         traceback = error.__traceback__
         # In a thread like Django's own reports, for it may send mail.
-        await sync_to_async(_report_error, thread_sensitive=False)(error, self._request, self._name())
+        await sync_to_async(report_error, thread_sensitive=False)(error, self._request, self._name())
         error.__traceback__ = traceback  # the way through the thread has put frames on it that hold the error
         on_error = self._options.on_error
         if on_error is UNSET or on_error is None:
@@ -307,38 +302,6 @@ def json_event(data: Any, *, event: str | None = None, id: str | int | None = No
     :raises ValueError: as :class:`~sse_keepalive.frames.ServerSentEvent`.
     """
     return ServerSentEvent(json.dumps(data, cls=DjangoJSONEncoder), event=event, id=id)
-
-
-def _report_error(error: BaseException, request: HttpRequest | None, name: str) -> None:
-    hint = ""
-    if isinstance(error, Http404 | PermissionDenied):
-        hint = (
-            " The status was already sent when it was raised: check such things before the first yield, in a view "
-            "that returns its stream."
-        )
-    logger.error(
-        "Error in the event stream %s.%s",
-        name,
-        hint,
-        exc_info=error,
-        extra={"status_code": 500, "request": request},
-    )
-    got_request_exception.send_robust(sender=None, request=request)
-
-
-def _is_being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def _is_served_by_daphne() -> bool:
-    """
-    Whether an exception must not reach the server: Daphne's client would wait for ever, and its clean-up stop.
-
-    Daphne is the server only if its reactor runs; in INSTALLED_APPS it is imported under every server.
-    """
-    reactor = sys.modules.get("twisted.internet.reactor")
-    return "daphne.server" in sys.modules and bool(getattr(reactor, "running", False))
 
 
 def _close_unstarted(stream: KeepAliveStream[Any]) -> None:
