@@ -5,13 +5,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PORT ?= 8000
 
-.PHONY: help demo test live lint matrix bench build clean
+.PHONY: help demo test live lint coverage matrix bench build clean
 
 help:
 	@echo "make demo    run the demo site with Daphne and print the address to open"
 	@echo "make test    run the tests, on real ASGI servers where it matters"
 	@echo "make live    run the tests that need programs beside Python (nginx), and install these as root on Debian"
 	@echo "make lint    check style and types"
+	@echo "make coverage run the tests and list the lines that they miss"
 	@echo "make matrix  run the tests on every supported pair of Python and Django that is at hand"
 	@echo "make bench   measure what a chunk and an idle stream cost, beside the alternatives"
 	@echo "make build   build the wheel and try it in an empty environment"
@@ -39,6 +40,9 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+coverage: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m "not peers and not wheel" --cov --cov-report=term-missing
 
 matrix: $(VENV)/.installed-dev
 	$(BIN)/nox --no-error-on-missing-interpreters $(NOX_OPTIONS)

@@ -13,18 +13,27 @@ from sse_keepalive.frames import FRAMES, as_frame
 
 #: Seconds. Heroku cuts a stream that has been silent for so long; HAProxy's and nginx's usual time-outs are near.
 TOO_LONG: Final = 55
+TOO_SHORT: Final = 1
 
 
 def check_interval(app_configs: object = None, **kwargs: Any) -> list[CheckMessage]:
-    """E001: an interval that is none. W001: one that is longer than what it is to prevent."""
+    """E001: an interval that is none. W001: one that is longer than what it is to prevent. W003: a tiny one."""
     errors = _errors_of(
         "SSE_KEEPALIVE_INTERVAL",
         interval_in_seconds,
         id="sse_keepalive.E001",
         hint="Set it to a number of seconds or a timedelta, or to None to send no keep-alives.",
     )
-    if errors or conf.interval < TOO_LONG:
+    if errors or conf.interval == 0 or TOO_SHORT <= conf.interval < TOO_LONG:
         return errors
+    if conf.interval < TOO_SHORT:
+        return [
+            CheckWarning(
+                f"SSE_KEEPALIVE_INTERVAL is {conf.interval:g} seconds, which keeps the server busy with keep-alives.",
+                hint="No proxy needs more than one in a second; the default is 15 seconds.",
+                id="sse_keepalive.W003",
+            )
+        ]
     return [
         CheckWarning(
             f"SSE_KEEPALIVE_INTERVAL is {conf.interval:g} seconds, longer than common proxies wait.",

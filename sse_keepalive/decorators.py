@@ -19,8 +19,8 @@ def sse_keepalive(view: Callable[..., Any], /) -> Callable[..., Any]: ...
 @overload
 def sse_keepalive(
     *,
-    interval: Interval = ...,
-    first_interval: Interval = ...,
+    interval: Interval | Unset = ...,
+    first_interval: Interval | Unset = ...,
     frame: str | bytes | Unset = ...,
     endpoint: str | Unset = ...,
     on_error: OnError | Unset | None = ...,
@@ -31,8 +31,8 @@ def sse_keepalive(
     view: Callable[..., Any] | None = None,
     /,
     *,
-    interval: Interval = UNSET,
-    first_interval: Interval = UNSET,
+    interval: Interval | Unset = UNSET,
+    first_interval: Interval | Unset = UNSET,
     frame: str | bytes | Unset = UNSET,
     endpoint: str | Unset = UNSET,
     on_error: OnError | Unset | None = UNSET,
@@ -55,8 +55,13 @@ def sse_keepalive(
     return _decorate(view, options)
 
 
-def _decorate(view: Callable[..., Any], options: Options) -> Callable[..., Any]:
+def _decorate(view: Any, options: Options) -> Callable[..., Any]:
     """Wrap the view in one of its own kind: an async view stays one for Django and for other decorators."""
+    if not callable(view) or isinstance(view, type):
+        raise TypeError(
+            f"sse_keepalive decorates a view, not {view!r}. Name its options (interval=20), and use method_decorator "
+            "for a class."
+        )
     if _is(inspect.isgeneratorfunction, view):
         raise TypeError(
             f"{view!r} is a synchronous generator, which Django would collect to its end before a byte of it is sent. "
@@ -78,7 +83,7 @@ def _decorate(view: Callable[..., Any], options: Options) -> Callable[..., Any]:
     def sync_view(*args: Any, **kwargs: Any) -> Any:
         result = view(*args, **kwargs)
         # An async class-based view's dispatch() is a synchronous function that returns a coroutine.
-        return (respond_later if inspect.iscoroutine(result) else respond)(result, args, kwargs)
+        return (respond_later if inspect.isawaitable(result) else respond)(result, args, kwargs)
 
     # method_decorator calls an async generator as a synchronous method, because it does not know its kind.
     is_method = isinstance(view, partial) and hasattr(view, "__wrapped__")
@@ -97,7 +102,7 @@ def _respond(result: Any, request: HttpRequest | None, options: Options) -> Any:
         return as_event_stream(result, request, options)
     if isinstance(result, AsyncIterator):
         response = EventStreamResponse(result, request=request)
-        response.complete(request, options)
+        response._complete(request, options)
         return response
     if isinstance(result, Iterator):
         refuse_synchronous(result)
@@ -106,5 +111,8 @@ def _respond(result: Any, request: HttpRequest | None, options: Options) -> Any:
 
 def _request_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> HttpRequest | None:
     """Return the request of a view, or of a method, which is called with its instance before it."""
-    candidates = (*args[:2], kwargs.get("request"))
-    return next((argument for argument in candidates if isinstance(argument, HttpRequest)), None)
+    for argument in (*args[:2], kwargs.get("request")):
+        request = getattr(argument, "_request", argument)  # Django's own within that of a framework
+        if isinstance(request, HttpRequest):
+            return request
+    return None

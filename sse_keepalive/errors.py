@@ -13,6 +13,7 @@ logger = logging.getLogger("django.request")
 
 
 def report_error(error: BaseException, request: HttpRequest | None, name: str) -> None:
+    """Log what has gone wrong in the stream of that name, and send ``got_request_exception``, as Django would."""
     hint = ""
     if isinstance(error, Http404 | PermissionDenied):
         hint = (
@@ -29,9 +30,12 @@ def report_error(error: BaseException, request: HttpRequest | None, name: str) -
     got_request_exception.send_robust(sender=None, request=request)
 
 
-def is_being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+def is_failure(error: BaseException) -> bool:
+    """Whether it is the stream that has failed: not if its task is cancelled, it is closed, or the process ends."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is None or task.cancelling() == 0  # nobody has asked for it
+    return not isinstance(error, GeneratorExit | KeyboardInterrupt | SystemExit)
 
 
 def is_served_by_daphne() -> bool:

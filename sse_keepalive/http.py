@@ -26,7 +26,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.serializers.json import DjangoJSONEncoder
 from django.http import HttpRequest, StreamingHttpResponse
 
-from sse_keepalive.errors import is_being_cancelled, is_served_by_daphne, logger, report_error
+from sse_keepalive.errors import is_failure, is_served_by_daphne, logger, report_error
 from sse_keepalive.frames import ServerSentEvent
 from sse_keepalive.keepalive import KeepAliveStream
 from sse_keepalive.options import UNSET, Interval, OnError, Options, Unset
@@ -44,19 +44,18 @@ COMPRESSIBLE_FROM: Final = (6, 1)
 class EventStream(StreamingHttpResponse):
     """The behaviour of :class:`EventStreamResponse`, which a view's own response class can take on as well."""
 
-    # The names are private because the class may become that of any response: see as_event_stream().
+    # All names are private because the class may become that of any response: see as_event_stream().
     _options: Options
     _request: HttpRequest | None
     _iterator: Any
     _set_streaming_content: Callable[[Any], None]
     _resource_closers: list[Callable[[], object]]
-    #: The view's stream with its keep-alives: the handle by which it is ended, or gets another interval.
-    stream: KeepAliveStream[Any]
-    _started = False
+    _stream: KeepAliveStream[Any]
+    _unstarted: "_Unstarted"
     _has_reported = False
     _content: AsyncGenerator[bytes] | None = None
 
-    def keep_alive(self, upstream: AsyncIterable[Any], request: HttpRequest | None, options: Options) -> None:
+    def _keep_alive(self, upstream: AsyncIterable[Any], request: HttpRequest | None, options: Options) -> None:
         """
         Make ``upstream`` the content, with keep-alives.
 
@@ -65,8 +64,9 @@ class EventStream(StreamingHttpResponse):
         """
         self._options = options
         self._request = request
-        self.stream = KeepAliveStream(upstream, None, frame=b"COMMENT")
-        self.streaming_content = self.stream
+        self._stream = KeepAliveStream(upstream, None, frame=b"COMMENT")
+        self._unstarted = _Unstarted(self._stream)
+        self.streaming_content = self._stream
         self._use_options()
         for name, value in DEFAULT_HEADERS.items():
             self.headers.setdefault(name, value)
@@ -74,15 +74,17 @@ class EventStream(StreamingHttpResponse):
         if django.VERSION < COMPRESSIBLE_FROM:
             self.headers.setdefault("Content-Encoding", "identity")  # for GZipMiddleware; items() leaves it out
 
-    def complete(self, request: HttpRequest | None, options: Options) -> None:
+    def _complete(self, request: HttpRequest | None, options: Options) -> None:
         """Take over from a decorator what the response does not know or say itself."""
         self._request = self._request or request
-        self._options = self._options.or_else(options)
-        self._use_options()
+        completed = self._options.or_else(options)
+        if completed != self._options:
+            self._options = completed
+            self._use_options()
 
     def _use_options(self) -> None:
         options = self._options
-        self.stream.use(options.interval_in_force, options.frame_in_force, first_interval=options.first_in_force)
+        self._stream.use(options.interval_in_force, options.frame_in_force, first_interval=options.first_in_force)
 
     def items(self) -> ItemsView[str, str]:
         """Return the headers that go out: no length, and no encoding that is none."""
@@ -98,8 +100,8 @@ class EventStream(StreamingHttpResponse):
         )
 
     def __aiter__(self) -> AsyncGenerator[bytes]:
-        if self._iterator is self.stream:
-            return self._guarded(self.stream, first=b"")
+        if self._iterator is self._stream:
+            return self._guarded(self._stream, first=b"")
         # Not Django's own __aiter__ if possible: it takes a TypeError in the stream for a synchronous iterator.
         content = self.streaming_content if self.is_async else super().__aiter__()
         return self._guarded(content, first=b"", layers=(self._iterator, self._content))
@@ -107,9 +109,9 @@ class EventStream(StreamingHttpResponse):
     @property
     def streaming_content(self) -> Any:
         """The stream in bytes, for a middleware to change."""
-        if self._iterator is not self.stream:
+        if self._iterator is not self._stream:
             return super().streaming_content
-        self._content = self._guarded(self.stream)
+        self._content = self._guarded(self._stream)
         return self._content
 
     @streaming_content.setter
@@ -125,20 +127,22 @@ class EventStream(StreamingHttpResponse):
         :param first: what to begin with.
         :param layers: what lies between the content and the stream.
         """
-        self._started = True
+        self._unstarted.stream = None
         make_bytes = self.make_bytes
+        # What need not go through make_bytes(), unless the view's own response class has something to do there.
+        plain = bytes if type(self).make_bytes is StreamingHttpResponse.make_bytes else None
         try:
             if first is not None:
                 yield first
             if self._has_no_body():
                 return
             async for chunk in content:
-                yield chunk if type(chunk) is bytes else make_bytes(chunk)
-        except (Exception, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
-                raise  # the client has left, or the server stops
+                yield chunk if type(chunk) is plain else make_bytes(chunk)
+        except BaseException as error:
+            if not is_failure(error):
+                raise
             last_event = await self._report(error)
-            if last_event is not None and content is self.stream:
+            if last_event is not None and content is self._stream:
                 yield make_bytes(last_event)
             if not is_served_by_daphne():
                 # Further out, a cancellation that nobody asked for would be taken for the client's leaving.
@@ -157,13 +161,15 @@ class EventStream(StreamingHttpResponse):
             for layer in layers:
                 await self._close_one(layer)
         finally:
-            await self._close_one(self.stream)
+            await self._close_one(self._stream)
 
     async def _close_one(self, layer: Any) -> None:
         try:
             if hasattr(layer, "aclose"):
                 await layer.aclose()
-        except Exception as error:
+        except BaseException as error:
+            if not is_failure(error):
+                raise
             # Seen, but not raised on: nobody is left to whom a broken connection would say anything.
             await self._report(error)
 
@@ -183,10 +189,12 @@ class EventStream(StreamingHttpResponse):
             event = on_error(error)
             if inspect.isawaitable(event):
                 event = await event
-        except Exception:
+        except BaseException as another:
+            if not is_failure(another):
+                raise
             logger.exception("on_error of the event stream %s failed", self._name())
             return None
-        return event if self.stream.is_between_events else None
+        return event if self._stream.is_between_events else None
 
     def _name(self) -> str:
         if not isinstance(self._options.endpoint, Unset):
@@ -195,13 +203,35 @@ class EventStream(StreamingHttpResponse):
 
     def close(self) -> None:
         """Close the response, and a stream that was never started. One that was is left to its task."""
-        self.__del__()
+        self._unstarted.close()
         super().close()
 
-    def __del__(self) -> None:
-        if not self._started and hasattr(self, "stream"):
-            self._started = True
-            _close_unstarted(self.stream)
+
+class _Unstarted:
+    """
+    Closes a stream that is dropped, or whose response is closed, before it was started.
+
+    An object of its own, for all copies of a response share it.
+    """
+
+    def __init__(self, stream: KeepAliveStream[Any]) -> None:
+        self.stream: KeepAliveStream[Any] | None = stream
+
+    def close(self) -> None:
+        """Close it from any thread, as far as that needs no event loop: where nothing ran, nothing waits."""
+        stream, self.stream = self.stream, None
+        if stream is None:
+            return
+        closing = stream.aclose()
+        try:
+            closing.send(None)
+            closing.close()
+        except StopIteration:
+            pass
+        except (Exception, asyncio.CancelledError):
+            logger.exception("Error while closing an event stream that was never started")
+
+    __del__ = close
 
 
 class EventStreamResponse(EventStream):
@@ -229,24 +259,30 @@ class EventStreamResponse(EventStream):
         streaming_content: AsyncIterable[Any],
         *,
         request: HttpRequest | None = None,
-        interval: Interval = UNSET,
-        first_interval: Interval = UNSET,
+        interval: Interval | Unset = UNSET,
+        first_interval: Interval | Unset = UNSET,
         frame: str | bytes | Unset = UNSET,
         endpoint: str | Unset = UNSET,
         on_error: OnError | Unset | None = UNSET,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | Iterable[tuple[str, str]] | None = None,
         status: int | None = None,
         content_type: str | None = None,
     ) -> None:
         options = Options(interval, first_interval, frame, endpoint, on_error)
         refuse_synchronous(streaming_content)
-        if content_type is None and "content-type" not in {name.lower() for name in headers or ()}:
+        headers = dict(headers or {})
+        if content_type is None and "content-type" not in {name.lower() for name in headers}:
             content_type = CONTENT_TYPE
         # In UTF-8 whatever the site's charset: clients know no other for event streams.
-        super().__init__(content_type=content_type, status=status, headers=dict(headers or {}), charset="utf-8")
-        self.keep_alive(streaming_content, request, options)
+        super().__init__(content_type=content_type, status=status, headers=headers, charset="utf-8")
+        self._keep_alive(streaming_content, request, options)
         if hasattr(streaming_content, "close"):
             self._resource_closers.append(streaming_content.close)  # as Django does with what it is given
+
+    @property
+    def stream(self) -> KeepAliveStream[Any]:
+        """The stream with its keep-alives: the handle by which it is ended, or gets another interval."""
+        return self._stream
 
 
 def as_event_stream(response: StreamingHttpResponse, request: HttpRequest | None, options: Options) -> EventStream:
@@ -256,13 +292,19 @@ def as_event_stream(response: StreamingHttpResponse, request: HttpRequest | None
     It stays an instance of its own class: headers, cookies, status and whatever else it has are untouched.
     """
     if isinstance(response, EventStream):
-        response.complete(request, options)
+        response._complete(request, options)
         return response
-    upstream = response._iterator  # type: ignore[attr-defined]  # what streaming_content would encode
-    refuse_synchronous(upstream)
+    refuse_synchronous(response._iterator)  # type: ignore[attr-defined]
+    # What the content would be encoded from, unless the class makes something else of it.
+    is_its_own = type(response).__aiter__ is not StreamingHttpResponse.__aiter__ or (
+        type(response).streaming_content is not StreamingHttpResponse.streaming_content
+    )
+    upstream = aiter(response) if is_its_own else response._iterator  # type: ignore[attr-defined]
+    if "charset=" not in response.get("Content-Type", "").lower():
+        response.charset = "utf-8"  # clients know no other, and it need not be looked up for each chunk
     response.__class__ = _event_stream_class(type(response))
     stream = cast("EventStream", response)
-    stream.keep_alive(upstream, request, options)
+    stream._keep_alive(upstream, request, options)
     return stream
 
 
@@ -302,15 +344,3 @@ def json_event(data: Any, *, event: str | None = None, id: str | int | None = No
     :raises ValueError: as :class:`~sse_keepalive.frames.ServerSentEvent`.
     """
     return ServerSentEvent(json.dumps(data, cls=DjangoJSONEncoder), event=event, id=id)
-
-
-def _close_unstarted(stream: KeepAliveStream[Any]) -> None:
-    """Close a stream from any thread, as far as that needs no event loop: where nothing ran, nothing waits."""
-    closing = stream.aclose()
-    try:
-        closing.send(None)
-        closing.close()
-    except StopIteration:
-        pass
-    except (Exception, asyncio.CancelledError):
-        logger.exception("Error while closing an event stream that was never started")

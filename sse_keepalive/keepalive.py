@@ -54,8 +54,8 @@ def with_sse_keep_alive(
     :param first_interval: the same until something was sent; the interval by default, 0 for at once.
     :param frame: what to send: the name of a ready-made frame or the text of one. It takes the type of the chunks;
         before the first of these, it goes out in the type given here.
-    :raises TypeError: if ``upstream`` is not asynchronously iterable, or the frame neither text nor bytes.
-    :raises ValueError: if the frame could damage the stream.
+    :raises TypeError: if it is on, and ``upstream`` not asynchronously iterable, or the frame neither text nor bytes.
+    :raises ValueError: if it is on, and the frame could damage the stream.
     """
     if in_seconds(interval) == math.inf:
         return upstream
@@ -110,15 +110,18 @@ class KeepAliveStream(Generic[Chunk]):
             if not self._has_ended():
                 await self._generator.aclose()
             # A generator that was never started does nothing when it is closed, and an end by itself closes nothing.
-            if not self._silence.closed:
+            # What is iterated through another object has not been closed yet either.
+            upstream, self._upstream = self._upstream, None
+            if not self._silence.closed or not hasattr(upstream, "__anext__"):
                 self._silence.closed = True
-                await _aclose(self._upstream)
+                await _aclose(upstream)
         finally:
+            upstream = None
             if self._has_ended():
                 # CPython 3.11 takes a generator for running for ever if an exception has ended its aclose().
                 self.__anext__ = _after_the_end  # type: ignore[method-assign]
                 self._upstream = None
-            del self  # from this frame, which the traceback of an error in the clean-up keeps
+            del self  # and upstream above, from this frame, which the traceback of an error in the clean-up keeps
 
     def _has_ended(self) -> bool:
         return self._generator.ag_frame is None
@@ -175,6 +178,8 @@ async def _with_frames(upstream: Any, silence: Silence) -> AsyncGenerator[Any]:
                         if not hasattr(source, "athrow"):
                             raise
                         step = source.athrow(cancellation)
+                        if not is_generator:
+                            step = _driveable(step)
                     else:
                         if frame_is_due:
                             yield silence.take_frame()
@@ -278,8 +283,7 @@ def _driveable(step: Any) -> Any:
         )
     if isinstance(step, types.CoroutineType | types.GeneratorType):  # the latter made by types.coroutine
         return step
-    iterator = step.__await__()
-    return iterator if hasattr(iterator, "throw") and hasattr(iterator, "send") else _delegate(iterator)
+    return _delegate(step.__await__())
 
 
 def _delegate(iterator: Any) -> Generator[Any, Any, Any]:

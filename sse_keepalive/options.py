@@ -2,8 +2,10 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields
+from datetime import timedelta
+from decimal import Decimal
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 from sse_keepalive.conf import conf, first_interval_in_seconds, interval_in_seconds
 from sse_keepalive.frames import ServerSentEvent, as_frame
@@ -17,8 +19,8 @@ class Unset(Enum):
 
 UNSET: Final = Unset.UNSET
 
-#: A number of seconds, a ``timedelta``, or ``None``; see ``conf``.
-Interval = Any
+#: Seconds, a ``timedelta``, or ``None``.
+Interval = float | Decimal | timedelta | None
 OnError = Callable[[BaseException], Awaitable[ServerSentEvent | None] | ServerSentEvent | None]
 
 
@@ -27,12 +29,12 @@ class Options:
     """
     What can be said of a stream in code, checked when it is said.
 
-    :raises TypeError: and
-    :raises ValueError: for an interval or a frame that is none.
+    :raises TypeError: for an option of a wrong type.
+    :raises ValueError: for one with a wrong value.
     """
 
-    interval: Interval = UNSET
-    first_interval: Interval = UNSET
+    interval: Interval | Unset = UNSET
+    first_interval: Interval | Unset = UNSET
     frame: str | bytes | Unset = UNSET
     endpoint: str | Unset = UNSET
     on_error: OnError | Unset | None = UNSET
@@ -44,6 +46,10 @@ class Options:
             first_interval_in_seconds(self.first_interval)
         if self.frame is not UNSET:
             as_frame(self.frame)
+        if self.on_error is not UNSET and self.on_error is not None and not callable(self.on_error):
+            raise TypeError(f"on_error must be callable, not {self.on_error!r}.")
+        if not isinstance(self.endpoint, str | Unset):
+            raise TypeError(f"endpoint must be a string, not {self.endpoint!r}.")
 
     @property
     def interval_in_force(self) -> float:

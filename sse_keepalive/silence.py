@@ -32,8 +32,13 @@ def cancellations_of_task(loop: asyncio.AbstractEventLoop | None = None) -> int:
 
 def in_seconds(interval: float | None, *, from_zero: bool = False) -> float:
     """Return the interval, or infinity where it means off: for anything but ``0 < interval < inf``."""
-    seconds = math.inf if interval is None else float(interval)
-    return seconds if seconds > 0 or (from_zero and seconds == 0) else math.inf
+    if interval is None or not (interval > 0 or (from_zero and interval == 0)):
+        return math.inf
+    return float(interval)
+
+
+def _loop_of(future: Any) -> Any:
+    return future.get_loop() if hasattr(future, "get_loop") else None
 
 
 class Silence(asyncio.Future[None]):
@@ -99,6 +104,9 @@ class Silence(asyncio.Future[None]):
         """
         Drive a step that has suspended to its end and return its chunk, or ``IDLE`` as soon as something is due.
 
+        What is due is looked at only when the task has waited, be it for a pass of the loop: a cancellation that the
+        step has asked for is the step's.
+
         :param awaited: what the step has yielded to be waited for; ``AS_BEFORE`` after ``IDLE``.
         """
         if self.since is None:
@@ -107,39 +115,43 @@ class Silence(asyncio.Future[None]):
         self._was_cancelled = False
         self._cancellations = 0
         error: BaseException | None = None
+        # A step that only gave the loop a turn has had it before the frame went out.
+        goes_on = awaited is AS_BEFORE and self.awaited is None
         try:
             while True:
-                if (  # what nearly every step stops at; a look at anything else is worth a call
-                    type(awaited) is asyncio.Future
-                    and awaited._asyncio_future_blocking
-                    and awaited.get_loop() is self._running_loop
-                ):
-                    awaited._asyncio_future_blocking = False
-                    self.awaited = awaited
-                    offer = self
-                else:
-                    offer = self._offer(awaited)
-                if (self.due or self.ending) and self._interrupts():
-                    return IDLE
-                if self._timer is None:
-                    self._arm()
-                self._asyncio_future_blocking = True
-                try:
-                    yield offer
-                except GeneratorExit:
-                    # The consumer's coroutine is being closed, and with it whatever it awaits.
-                    self.closed = True
-                    step.close()
-                    raise
-                except BaseException as thrown:
-                    error = thrown
-                    if isinstance(thrown, asyncio.CancelledError):
-                        self._count_cancellations()
-                if offer is self:
-                    if self._wake_up is None and error is None:
-                        awaited = AS_BEFORE
-                        continue  # woken because something is due, or was until a cancellation came
+                if not goes_on:
+                    if (  # what nearly every step stops at; a look at anything else is worth a call
+                        type(awaited) is asyncio.Future
+                        and awaited._asyncio_future_blocking
+                        and awaited.get_loop() is self._running_loop
+                    ):
+                        awaited._asyncio_future_blocking = False
+                        self.awaited = awaited
+                        offer = self
+                    else:
+                        offer = self._offer(awaited)
+                    if self._timer is None:
+                        self._arm()
+                    self._asyncio_future_blocking = True
+                    try:
+                        yield offer
+                    except GeneratorExit:
+                        # The consumer's coroutine is being closed, and with it whatever it awaits.
+                        self.closed = True
+                        step.close()
+                        raise
+                    except BaseException as thrown:
+                        error = thrown
+                        if isinstance(thrown, asyncio.CancelledError):
+                            self._count_cancellations()
+                    if error is None and (offer is not self or self._wake_up is None):
+                        if (self.due or self.ending) and self._interrupts():
+                            return IDLE
+                        if offer is self:
+                            awaited = AS_BEFORE
+                            continue  # woken for what a cancellation has put off
                     self._wake_up = self._context = None
+                goes_on = False
                 try:
                     # Outside of the except block, or the upstream would see an exception that is not its own.
                     awaited = step.send(None) if error is None else step.throw(error)
@@ -162,7 +174,7 @@ class Silence(asyncio.Future[None]):
         yield
         if self.since is None:
             self.since = self._clock()
-        return self._is_overdue() and self._frame.at(self.tracker.tail) is not None
+        return self._has_frame_due() and self._frame.at(self.tracker.tail) is not None
 
     async def abandon(self, step: Any) -> None:
         """Cancel what a half-finished step waits for, and drive the step to its end, with nothing due any more."""
@@ -196,7 +208,7 @@ class Silence(asyncio.Future[None]):
 
     def may_end(self) -> bool:
         """Whether a stream that was told to end has finished its event, or has had its time for that."""
-        return self.tracker.is_between_events() or self._clock() >= self._end_by
+        return self.tracker.is_between_events() or self._clock() + CLOCK_STEP >= self._end_by
 
     def stop(self) -> None:
         """Leave nothing behind."""
@@ -206,7 +218,7 @@ class Silence(asyncio.Future[None]):
     # What others call, in the loop's thread.
 
     def end(self) -> None:
-        if not self.ending:
+        if not self.ending and not self.closed:
             self.ending = True
             self._end_by = asyncio.get_running_loop().time() + EVENT_PATIENCE
             self._look_again()
@@ -221,7 +233,9 @@ class Silence(asyncio.Future[None]):
         self._wake_up = wake_up
         self._context = context
         self.awaited.add_done_callback(wake_up, context=context)
-        if self._timer is None:  # it fired while the consumer of a stream around this one had the turn
+        if self.due or self.ending:  # since before the task began to wait
+            self._wake_if_due()
+        elif self._timer is None:  # it fired while the consumer of a stream around this one had the turn
             self._arm()
 
     def remove_done_callback(self, wake_up: Any, /) -> int:
@@ -264,7 +278,7 @@ class Silence(asyncio.Future[None]):
         """
         if (
             getattr(awaited, "_asyncio_future_blocking", None) is True
-            and awaited.get_loop() is self._running_loop
+            and _loop_of(awaited) is self._running_loop
             and not (isinstance(awaited, asyncio.Task) and awaited is asyncio.current_task())
         ):
             awaited._asyncio_future_blocking = False
@@ -288,7 +302,7 @@ class Silence(asyncio.Future[None]):
             self.since = self._clock()
             self._end_by = self.since + EVENT_PATIENCE if self.ending else math.inf
             return False
-        return self.due or self.may_end()
+        return not self.closed and (self.due or self.may_end())
 
     def _count_cancellations(self) -> None:
         count = cancellations_of_task()
@@ -296,17 +310,17 @@ class Silence(asyncio.Future[None]):
         self._cancellations = -1 if self._was_cancelled and not count else count
         self._was_cancelled = False
 
-    def _is_overdue(self) -> bool:
-        return self._deadline() <= self._clock() + CLOCK_STEP
+    def _has_frame_due(self) -> bool:
+        return self._frame_due_at() <= self._clock() + CLOCK_STEP
 
-    def _deadline(self) -> float:
+    def _frame_due_at(self) -> float:
         interval = self._interval
         if interval < math.inf and self._first_interval < math.inf and not self.tracker.has_sent:
             interval = self._first_interval
-        return min(cast("float", self.since) + interval, self._end_by)
+        return cast("float", self.since) + interval
 
     def _arm(self) -> None:
-        deadline = self._deadline()
+        deadline = min(self._frame_due_at(), self._end_by)
         if deadline < math.inf and not self.closed:
             # In an empty context: the timer would keep alive whatever the stream's context holds.
             self._timer = self._running_loop.call_at(deadline, self._tick, context=contextvars.Context())
@@ -315,23 +329,22 @@ class Silence(asyncio.Future[None]):
         self._timer = None
         if self.closed or not self._is_waiting or (self.awaited is not None and self._wake_up is None):
             return  # the consumer has the turn, so nothing is silent; or the stream is being closed
-        if self._is_overdue():
+        if self._has_frame_due():
             if self._frame.at(self.tracker.tail) is not None:
                 self.due = True
             else:
                 self.since = self._clock()
-        if self.ending and self.may_end():
-            self.due = True
-        if self.due:
-            self._wake()
-        else:
+        self._wake_if_due()
+        if not self.due:
             self._arm()
 
-    def _wake(self) -> None:
+    def _wake_if_due(self) -> None:
+        self.due = self.due or (self.ending and self.may_end())
         # Without a wake-up, or with a future that is done, the task comes by itself, and sees what is due.
-        if self._wake_up is not None and not self.awaited.done():
-            self.awaited.remove_done_callback(self._wake_up)
-            self._running_loop.call_soon(self._wake_up, self, context=self._context)
+        if self.due and self._wake_up is not None and not self.awaited.done():
+            # Nothing is removed if a stream inside of this one wakes the task already.
+            if self.awaited.remove_done_callback(self._wake_up) != 0:
+                self._running_loop.call_soon(self._wake_up, self, context=self._context)
             self._wake_up = self._context = None
 
     def _look_again(self) -> None:

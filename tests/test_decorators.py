@@ -524,14 +524,14 @@ async def test_d4_applied_twice_there_is_one_stream_with_one_keep_alive(rf: Requ
     inner = sse_keepalive(streaming_view)
     outer = sse_keepalive(inner)
     made = await inner(rf.get("/"))
-    stream = made.stream
+    stream = made._stream
 
     @sse_keepalive
     async def view(request: HttpRequest) -> Any:
         return made
 
     assert await view(rf.get("/")) is made
-    assert made.stream is stream
+    assert made._stream is stream
     assert type(made).__mro__.count(StreamingHttpResponse) == 1
     made.close()
     await assert_streams(outer)

@@ -416,3 +416,54 @@ def test_c7_is_kept_by_aclosing() -> None:
         assert closed == [1.25]
 
     run(main)
+
+
+def test_c3_two_streams_around_each_other_wake_their_task_once_for_each_frame() -> None:
+    passes = 0
+
+    class Passes:
+        """What a consumer awaits: one pass of the loop, which a task that is woken twice would cut short."""
+
+        def __await__(self) -> Any:
+            nonlocal passes
+            yield
+            passes += 1
+
+    async def main() -> int:
+        count = 0
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _loop, context: pytest.fail(str(context)))
+        async for chunk in keep_alive(keep_alive(script(10.5, "data: 1\n\n"))):
+            count += chunk == COMMENT
+            await Passes()
+        return count
+
+    frames = run(main)
+    assert frames >= 10
+    assert passes == frames + 1
+
+
+def test_c6_a_cancellation_that_the_step_asks_for_comes_before_a_frame_that_is_due() -> None:
+    journal: list[object] = []
+
+    async def upstream() -> AsyncIterator[str]:
+        future = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_at(1, future.set_result, None)  # in the same pass as the frame falls due
+        await future
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        try:
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            journal.append(("upstream", now()))
+            task.uncancel()
+        yield "data: 1\n\n"
+
+    async def main() -> None:
+        async for chunk in keep_alive(upstream()):
+            journal.append(chunk)
+            await asyncio.sleep(0.25)
+
+    run(main)
+    assert journal == [("upstream", 1), "data: 1\n\n"]

@@ -214,3 +214,46 @@ def test_c16_a_spinner_that_changes_its_own_interval_still_gets_frames() -> None
 
     seen = run(main, lambda: VirtualTimeLoop(per_pass=0.03125))
     assert [chunk for _, chunk in seen] == [LINE] * 5 + ["data: 1\n\n"]
+
+
+def test_c16_end_again_or_during_a_close_leaves_the_clean_up_alone() -> None:
+    for second in (1.125, 1.3):
+        upstream = Upstream(0.25)
+        told((1, end), (second, end), upstream=lambda: upstream, interval=30)  # noqa: B023
+        assert upstream.events == [asyncio.CancelledError, 1.25]
+
+    async def main() -> None:
+        upstream = Upstream(0.25)
+        stream = keep_alive(upstream)
+        assert [await anext(stream), await anext(stream)] == ["data: 1\n\n", COMMENT]
+        asyncio.get_running_loop().call_later(0.125, stream.end)
+        await stream.aclose()
+        assert upstream.events == [asyncio.CancelledError, 1.25]
+
+    run(main)
+
+
+def test_c16_a_stream_that_is_to_end_sends_no_frame_before_its_time() -> None:
+    async def hot() -> AsyncIterator[str]:
+        yield "event: x\n"
+        while True:
+            yield "data: 1\n"
+
+    async def main() -> list[str]:
+        stream = keep_alive(hot(), 1000)
+        asyncio.get_running_loop().call_later(0.01, stream.end)
+        return [chunk async for chunk in stream]
+
+    assert LINE not in run(main, lambda: VirtualTimeLoop(per_pass=0.0002))
+
+
+def test_c16_a_stream_within_another_can_be_ended_in_the_same_moment() -> None:
+    async def main() -> None:
+        inner = keep_alive(script(100), 30)
+        outer = keep_alive(inner, 30)
+        asyncio.get_running_loop().call_later(1, inner.end)
+        asyncio.get_running_loop().call_later(1, outer.end)
+        assert await timed(outer) == []
+        assert now() == 1
+
+    run(main)
