@@ -14,6 +14,7 @@ Where it deliberately departs from Django's ``StreamingHttpResponse``:
 """
 
 import asyncio
+import copy
 import inspect
 import json
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, ItemsView, Iterable, Iterator, Mapping
@@ -295,11 +296,11 @@ def as_event_stream(response: StreamingHttpResponse, request: HttpRequest | None
         response._complete(request, options)
         return response
     refuse_synchronous(response._iterator)  # type: ignore[attr-defined]
-    # What the content would be encoded from, unless the class makes something else of it.
+    # What the content would be encoded from; or what the class makes of it, in a copy that stays what it is.
     is_its_own = type(response).__aiter__ is not StreamingHttpResponse.__aiter__ or (
         type(response).streaming_content is not StreamingHttpResponse.streaming_content
     )
-    upstream = aiter(response) if is_its_own else response._iterator  # type: ignore[attr-defined]
+    upstream = aiter(copy.copy(response)) if is_its_own else response._iterator  # type: ignore[attr-defined]
     if "charset=" not in response.get("Content-Type", "").lower():
         response.charset = "utf-8"  # clients know no other, and it need not be looked up for each chunk
     response.__class__ = _event_stream_class(type(response))

@@ -64,6 +64,7 @@ def test_f6_a_frame_that_is_harmless_is_fine(value: Any) -> None:
         ("SSE_KEEPALIVE_INTERVAL", "x", "sse_keepalive.E001", ERROR, "'x'", "None to send no keep-alives"),
         ("SSE_KEEPALIVE_INTERVAL", True, "sse_keepalive.E001", ERROR, "True", "number of seconds"),
         ("SSE_KEEPALIVE_INTERVAL", [15], "sse_keepalive.E001", ERROR, "[15]", "number of seconds"),
+        ("SSE_KEEPALIVE_INTERVAL", 0.01, "sse_keepalive.W003", WARNING, "0.01 seconds", "15 seconds"),
         ("SSE_KEEPALIVE_INTERVAL", 55, "sse_keepalive.W001", WARNING, "55 seconds", "under 55 seconds"),
         ("SSE_KEEPALIVE_INTERVAL", timedelta(minutes=5), "sse_keepalive.W001", WARNING, "300 seconds", "silence"),
         ("SSE_KEEPALIVE_FIRST_INTERVAL", "1", "sse_keepalive.E002", ERROR, "'1'", "SSE_KEEPALIVE_INTERVAL"),

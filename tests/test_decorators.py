@@ -679,3 +679,73 @@ def test_nothing_is_warned_of_when_a_view_is_only_decorated() -> None:
         warnings.simplefilter("error")
         for view in VIEWS:
             sse_keepalive(view)
+
+
+class Shouting(StreamingHttpResponse):
+    """A view's own response class, with names that the app uses too, and with its own way to make bytes."""
+
+    def __init__(self) -> None:
+        super().__init__(two_events(), content_type="text/event-stream")
+        self.stream = "its own"
+
+    def complete(self) -> str:
+        return "its own"
+
+    def make_bytes(self, value: Any) -> bytes:
+        return super().make_bytes(value).upper()
+
+
+class Doubled(StreamingHttpResponse):
+    """A view's own response class that makes something else of its content."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in super().__aiter__():
+            yield chunk + chunk
+
+
+async def test_d2_the_views_own_response_class_keeps_its_names_and_its_methods(rf: RequestFactory) -> None:
+    @sse_keepalive
+    async def shouting(request: HttpRequest) -> Shouting:
+        return Shouting()
+
+    response = await shouting(rf.get("/"))
+    assert (response.stream, response.complete()) == ("its own", "its own")
+    assert [chunk async for chunk in response] == [b"", b"DATA: 1\n\n", b"DATA: 2\n\n"]
+
+    @sse_keepalive
+    async def doubled(request: HttpRequest) -> Doubled:
+        return Doubled(two_events(), content_type="text/event-stream")
+
+    response = await doubled(rf.get("/"))
+    assert [chunk async for chunk in response] == [b"", b"data: 1\n\ndata: 1\n\n", b"data: 2\n\ndata: 2\n\n"]
+
+
+async def test_d2_an_adopted_stream_is_sent_in_utf_8_whatever_the_sites_charset(rf: RequestFactory) -> None:
+    async def umlaut() -> AsyncIterator[str]:
+        yield "data: ü\n\n"
+
+    @sse_keepalive
+    async def view(request: HttpRequest) -> StreamingHttpResponse:
+        return StreamingHttpResponse(umlaut(), content_type="text/event-stream")
+
+    with override_settings(DEFAULT_CHARSET="iso-8859-1"):
+        response = await view(rf.get("/"))
+        assert [chunk async for chunk in response] == [b"", "data: ü\n\n".encode()]
+
+
+@pytest.mark.parametrize("misuse", [20, "EVENT", Doubled])
+def test_d1_what_is_no_view_is_refused_with_a_hint(misuse: Any) -> None:
+    with pytest.raises(TypeError, match=r"interval=20.*method_decorator"):
+        sse_keepalive(misuse)
+
+
+async def test_d3_the_request_of_a_framework_is_seen_through(rf: RequestFactory) -> None:
+    class FrameworkRequest:
+        def __init__(self, request: HttpRequest) -> None:
+            self._request = request
+
+    @sse_keepalive
+    async def view(request: FrameworkRequest) -> Any:
+        return two_events()
+
+    assert [chunk async for chunk in await view(FrameworkRequest(rf.head("/")))] == [b""]

@@ -1,6 +1,7 @@
 """``EventStreamResponse`` by itself: its headers, its chunks, its first chunk, its errors and its close."""
 
 import asyncio
+import copy
 import datetime
 import gc
 import json
@@ -746,3 +747,44 @@ def test_f5_anything_false_is_json_as_well(data: Any) -> None:
 def test_f5_what_json_cannot_say_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="not JSON serializable"):
         json_event(object())
+
+
+async def test_r5_a_failure_that_is_no_exception_is_logged_like_any_other(caplog: pytest.LogCaptureFixture) -> None:
+    group = BaseExceptionGroup("failed", [asyncio.CancelledError(), KeyError()])
+
+    async def stream() -> AsyncIterator[str]:
+        yield "data: 1\n\n"
+        raise group
+
+    with pytest.raises(BaseExceptionGroup) as raised:
+        await collected(EventStreamResponse(stream()))
+    assert raised.value is group
+    assert len(caplog.records) == 1
+    with running_daphne():
+        assert await collected(EventStreamResponse(stream())) == [b"", b"data: 1\n\n"]
+
+
+async def test_r5_an_on_error_that_cancels_itself_does_not_take_the_place_of_the_error() -> None:
+    async def stream() -> AsyncIterator[str]:
+        yield "data: 1\n\n"
+        raise ValueError("own")
+
+    async def on_error(error: BaseException) -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(ValueError, match="own"):
+        await collected(EventStreamResponse(stream(), on_error=on_error))
+
+
+async def test_a_copy_of_a_response_that_is_dropped_leaves_the_stream_to_the_other() -> None:
+    response = EventStreamResponse(one_event())
+    dropped = copy.copy(response)
+    del dropped
+    gc.collect()
+    assert await collected(response) == [b"", b"data: x\n\n"]
+
+
+@pytest.mark.parametrize("option", [{"on_error": 5}, {"endpoint": 5}, {"interval": "15"}, {"frame": 5}])
+def test_an_option_of_a_wrong_type_is_refused(option: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        EventStreamResponse(one_event(), **option)

@@ -467,3 +467,62 @@ def test_c6_a_cancellation_that_the_step_asks_for_comes_before_a_frame_that_is_d
 
     run(main)
     assert journal == [("upstream", 1), "data: 1\n\n"]
+
+
+def test_c2_a_stream_within_another_goes_on_with_its_frames_after_the_consumers_turn() -> None:
+    async def main() -> list[tuple[float, str]]:
+        inner = keep_alive(script(9.25, "data: 1\n\n"), 1.5, frame=LINE)
+        seen = []
+        async for chunk in keep_alive(inner, 1.25):
+            seen.append((now(), chunk))
+            if len(seen) == 1:
+                await asyncio.sleep(1)  # the timer of the stream within fires while its task is here
+        return seen
+
+    frames = run(main)
+    assert next(when for when, frame in frames if frame == COMMENT) == 1.25
+    assert next(when for when, frame in frames if frame == LINE) == 2.25
+
+
+@pytest.mark.parametrize("wrap", [keep_alive, lambda upstream: upstream])
+async def test_c9_an_iterator_that_only_its_iterable_knows_is_closed_when_it_fails(wrap: Callable[[Any], Any]) -> None:
+    closed = []
+
+    class Iterator:
+        async def __anext__(self) -> str:
+            raise OSError
+
+        def __aiter__(self) -> "Iterator":
+            return self
+
+        async def aclose(self) -> None:
+            closed.append(self)
+
+    class Iterable:
+        def __aiter__(self) -> Iterator:
+            return Iterator()
+
+    stream = wrap(Iterable())
+    with pytest.raises(OSError):  # noqa: PT011
+        await timed(stream)
+    assert len(closed) == (1 if wrap is keep_alive else 0)
+
+
+async def test_c7_an_iterable_that_can_be_closed_is_closed_with_its_iterator() -> None:
+    journal = []
+
+    class Feed:
+        async def __aiter__(self) -> AsyncIterator[str]:
+            try:
+                yield "data: 1\n\n"
+            finally:
+                journal.append("iterator")
+
+        async def aclose(self) -> None:
+            journal.append("iterable")
+
+    stream = keep_alive(Feed())
+    assert await anext(stream) == "data: 1\n\n"
+    await stream.aclose()
+    await stream.aclose()
+    assert journal == ["iterator", "iterable"]

@@ -1,6 +1,7 @@
 """Nothing is left behind (C12), even where the known limit strikes (C15)."""
 
 import asyncio
+import contextvars
 import gc
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -205,3 +206,27 @@ def test_c15_a_scope_that_fires_while_a_frame_is_sent_ends_the_request_and_leaks
 
     run(main)
     assert events == [("send was cancelled", 1.5), ("clean-up", 1.75)]
+
+
+@pytest.mark.usefixtures("without_gc")
+def test_c12_a_timer_keeps_nothing_of_the_streams_context() -> None:
+    class Held:
+        pass
+
+    variable: contextvars.ContextVar[Held] = contextvars.ContextVar("variable")
+
+    async def request() -> weakref.ref[Held]:
+        held = Held()
+        variable.set(held)
+        async for _ in keep_alive(script("data: 1\n\n", 0.5), 30):
+            pass
+        return weakref.ref(held)
+
+    async def main() -> None:
+        task = asyncio.create_task(request())
+        died = await task
+        del task
+        await asyncio.sleep(1)  # less than the interval: the stream's timer was cancelled, and is in the loop's heap
+        assert died() is None
+
+    run(main)
