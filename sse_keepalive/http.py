@@ -79,7 +79,7 @@ class EventStream(StreamingHttpResponse):
         """Take over from a decorator what the response does not know or say itself."""
         self._request = self._request or request
         completed = self._options.or_else(options)
-        if completed != self._options:
+        if completed is not self._options:
             self._options = completed
             self._use_options()
 

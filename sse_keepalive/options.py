@@ -1,7 +1,7 @@
 """What can be said of a stream in code, and what the settings say where nothing was said."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from decimal import Decimal
 from enum import Enum
@@ -68,6 +68,10 @@ class Options:
         return frame.encode() if isinstance(frame, str) else frame
 
     def or_else(self, others: "Options") -> "Options":
-        """Return these options, and those of the others where these say nothing."""
-        mine = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Options(**{name: getattr(others, name) if value is UNSET else value for name, value in mine.items()})
+        """Return these options with those of the others where these say nothing: themselves if there are none."""
+        missing = {
+            field.name: getattr(others, field.name)
+            for field in fields(self)
+            if getattr(self, field.name) is UNSET and getattr(others, field.name) is not UNSET
+        }
+        return replace(self, **missing) if missing else self
