@@ -171,7 +171,11 @@ class Silence(asyncio.Future[None]):
     @types.coroutine
     def turn(self) -> Generator[None, None, bool]:
         """Give the loop a turn between two steps, and return whether a frame is due: these steps never suspend."""
-        yield
+        try:
+            yield
+        except GeneratorExit:
+            self.closed = True  # as in wait()
+            raise
         if self.since is None:
             self.since = self._clock()
         return self._has_frame_due() and self._frame.at(self.tracker.tail) is not None

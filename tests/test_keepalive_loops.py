@@ -422,3 +422,30 @@ def test_c11_a_cancellation_that_cannot_be_thrown_in_is_raised_between_two_steps
 
     run(main, lambda: VirtualTimeLoop(per_pass=0.125))
     assert 16 <= len(seen) <= 16 * 10
+
+
+def test_c8_a_consumer_that_is_closed_while_the_loop_has_its_turn_leaves_the_upstream_alone() -> None:
+    events: list[object] = []
+
+    async def upstream() -> AsyncIterator[str]:
+        try:
+            while True:
+                yield "data: 1\n\n"
+        finally:
+            events.append("clean-up")
+            await asyncio.sleep(1)  # which no coroutine may do while it is closed
+
+    async def consume(stream: Any) -> None:
+        async for _ in stream:
+            pass
+
+    async def main() -> None:
+        stream = keep_alive(hot := upstream())
+        consumer = consume(stream)
+        assert consumer.send(None) is None
+        consumer.close()
+        assert events == []
+        await hot.aclose()  # type: ignore[attr-defined]
+        assert events == ["clean-up"]
+
+    run(main)
