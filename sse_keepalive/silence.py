@@ -306,7 +306,7 @@ class Silence(asyncio.Future[None]):
             self.since = self._clock()
             self._end_by = self.since + EVENT_PATIENCE if self.ending else math.inf
             return False
-        return not self.closed and (self.due or self.may_end())
+        return self.due or self.may_end()
 
     def _count_cancellations(self) -> None:
         count = cancellations_of_task()

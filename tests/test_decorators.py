@@ -681,11 +681,16 @@ def test_nothing_is_warned_of_when_a_view_is_only_decorated() -> None:
             sse_keepalive(view)
 
 
+async def text_and_bytes() -> AsyncIterator[Any]:
+    yield "data: 1\n\n"
+    yield b"data: 2\n\n"
+
+
 class Shouting(StreamingHttpResponse):
     """A view's own response class, with names that the app uses too, and with its own way to make bytes."""
 
     def __init__(self) -> None:
-        super().__init__(two_events(), content_type="text/event-stream")
+        super().__init__(text_and_bytes(), content_type="text/event-stream")
         self.stream = "its own"
 
     def complete(self) -> str:
@@ -737,6 +742,22 @@ async def test_d2_an_adopted_stream_is_sent_in_utf_8_whatever_the_sites_charset(
 def test_d1_what_is_no_view_is_refused_with_a_hint(misuse: Any) -> None:
     with pytest.raises(TypeError, match=r"interval=20.*method_decorator"):
         sse_keepalive(misuse)
+
+
+async def test_d4_what_a_view_tells_its_stream_is_not_undone_by_a_decorator_that_adds_nothing(
+    rf: RequestFactory,
+) -> None:
+    async def silent() -> AsyncIterator[str]:
+        await asyncio.sleep(0.1)
+        yield "data: 1\n\n"
+
+    @sse_keepalive
+    async def view(request: HttpRequest) -> EventStreamResponse:
+        response = EventStreamResponse(silent())
+        response.stream.use(0.01, "LINE")
+        return response
+
+    assert LINE.encode() in [chunk async for chunk in await view(rf.get("/"))]
 
 
 async def test_d3_the_request_of_a_framework_is_seen_through(rf: RequestFactory) -> None:
