@@ -217,20 +217,26 @@ def test_c16_a_spinner_that_changes_its_own_interval_still_gets_frames() -> None
 
 
 def test_c16_end_again_or_during_a_close_leaves_the_clean_up_alone() -> None:
-    for second in (1.125, 1.3):
-        upstream = Upstream(0.25)
-        told((1, end), (second, end), upstream=lambda: upstream, interval=30)  # noqa: B023
-        assert upstream.events == [asyncio.CancelledError, 1.25]
+    async def upstream() -> AsyncIterator[str]:
+        try:
+            yield "data: 1\n\n"
+            await asyncio.sleep(100)
+        finally:
+            await asyncio.sleep(0.25)
+            await asyncio.sleep(0.25)
+            cleaned_up.append(now())
 
     async def main() -> None:
-        upstream = Upstream(0.25)
-        stream = keep_alive(upstream)
+        stream = keep_alive(upstream())
         assert [await anext(stream), await anext(stream)] == ["data: 1\n\n", COMMENT]
         asyncio.get_running_loop().call_later(0.125, stream.end)
         await stream.aclose()
-        assert upstream.events == [asyncio.CancelledError, 1.25]
 
+    cleaned_up: list[float] = []
+    for second in (1.125, 1.375):
+        told((1, end), (second, end), upstream=upstream, interval=30)
     run(main)
+    assert cleaned_up == [1.5, 1.5, 1.5]
 
 
 def test_c16_a_stream_that_is_to_end_sends_no_frame_before_its_time() -> None:
