@@ -18,6 +18,7 @@ help:
 	@echo "make build   build the wheel and try it in an empty environment"
 
 $(VENV)/.installed: requirements.txt pyproject.toml sse_keepalive/__init__.py
+	@echo "Installing into $(VENV) ..."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $@

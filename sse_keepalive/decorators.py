@@ -64,8 +64,8 @@ def _decorate(view: Any, options: Options) -> Callable[..., Any]:
         )
     if _is(inspect.isgeneratorfunction, view):
         raise TypeError(
-            f"{view!r} is a synchronous generator, which Django would collect to its end before a byte of it is sent. "
-            "Make it an async generator."
+            f"{getattr(view, '__qualname__', view)} is a synchronous generator, which Django would collect to its end "
+            "before a byte of it is sent. Make it an async generator."
         )
 
     def respond(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

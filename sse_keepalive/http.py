@@ -97,7 +97,8 @@ class EventStream(StreamingHttpResponse):
     def __iter__(self) -> Iterator[bytes]:
         raise ImproperlyConfigured(
             "An event stream cannot be served under WSGI, where it would be collected to its end before a byte of it "
-            "is sent. Serve the site with an ASGI server such as daphne or uvicorn."
+            "is sent. Serve the site with an ASGI server such as daphne or uvicorn. For runserver, put daphne first "
+            "in INSTALLED_APPS and set ASGI_APPLICATION."
         )
 
     def __aiter__(self) -> AsyncGenerator[bytes]:

@@ -44,10 +44,14 @@ async def test_the_views_of_the_page_on_views_stream(rf: object) -> None:
     namespace = types.ModuleType("views")
     for block in blocks(ROOT / "docs" / "views.md", "python"):
         exec(block, vars(namespace))
-    request = types.SimpleNamespace(user="somebody", method="GET", path="/")
+
+    async def auser() -> str:
+        return "somebody"
+
+    request = types.SimpleNamespace(auser=auser, method="GET", path="/")
     response = await namespace.response(request)
     assert isinstance(response, EventStreamResponse)
-    assert [chunk async for chunk in response] == [b"", b"data: hello\n\n"]
+    assert [chunk async for chunk in response] == [b"", b"data: hello somebody\n\n"]
     for name in ("generator", "iterator", "report"):
         assert isinstance(await getattr(namespace, name)(request), EventStreamResponse), name
 

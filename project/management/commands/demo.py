@@ -54,8 +54,7 @@ class Command(BaseCommand):
             "\n"
             f"  Open      {self.style.SUCCESS(url)}\n"
             f"  Admin     {url}admin/ ({administrator})\n"
-            f"  Terminal  curl -N {url}report/\n"
-            "  Ctrl-C ends it.\n\n"
+            f"  Terminal  curl -N {url}report/    (keep-alives for 30 seconds, then the report)\n\n"
         )
         self.stdout.flush()
 
