@@ -239,7 +239,7 @@ class Silence(asyncio.Future[None]):
         self.awaited.add_done_callback(wake_up, context=context)
         if self.due or self.ending:  # since before the task began to wait
             self._wake_if_due()
-        elif self._timer is None:  # it fired while the consumer of a stream around this one had the turn
+        if self._timer is None and not self.due:  # it fired while the consumer of a stream around this one had the turn
             self._arm()
 
     def remove_done_callback(self, wake_up: Any, /) -> int:

@@ -269,3 +269,16 @@ def test_c16_a_stream_within_another_can_be_ended_in_the_same_moment() -> None:
         assert complaints == []  # of a task that is woken again when it is done
 
     run(main)
+
+
+def test_c16_a_stream_within_another_that_is_ended_inside_an_event_takes_two_seconds_too() -> None:
+    async def main() -> None:
+        inner = keep_alive(script("event: x\n", 100), 30)
+        outer = keep_alive(inner, 1)
+        assert [await anext(outer), await anext(outer)] == ["event: x\n", LINE]
+        outer.use(None, COMMENT)
+        inner.end()  # while the consumer of the stream around it has the turn
+        assert await timed(outer) == []
+        assert now() == 3
+
+    run(main)
