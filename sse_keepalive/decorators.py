@@ -101,9 +101,7 @@ def _respond(result: Any, request: HttpRequest | None, options: Options) -> Any:
     if is_event_stream(result):
         return as_event_stream(result, request, options)
     if isinstance(result, AsyncIterator):
-        response = EventStreamResponse(result, request=request)
-        response._complete(request, options)
-        return response
+        return EventStreamResponse(result, request=request, **options.as_keywords())
     if isinstance(result, Iterator):
         refuse_synchronous(result)
     return result

@@ -8,6 +8,8 @@ from django.core.exceptions import PermissionDenied
 from django.core.signals import got_request_exception
 from django.http import Http404, HttpRequest
 
+from sse_keepalive.silence import cancellations_of_task
+
 #: Where Django logs what goes wrong in a request.
 logger = logging.getLogger("django.request")
 
@@ -33,8 +35,7 @@ def report_error(error: BaseException, request: HttpRequest | None, name: str) -
 def is_failure(error: BaseException) -> bool:
     """Whether it is the stream that has failed: not if its task is cancelled, it is closed, or the process ends."""
     if isinstance(error, asyncio.CancelledError):
-        task = asyncio.current_task()
-        return task is None or task.cancelling() == 0  # nobody has asked for it
+        return cancellations_of_task() == 0  # nobody has asked for it
     return not isinstance(error, GeneratorExit | KeyboardInterrupt | SystemExit)
 
 

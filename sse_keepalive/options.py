@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from sse_keepalive.conf import conf, first_interval_in_seconds, interval_in_seconds
 from sse_keepalive.frames import ServerSentEvent, as_frame
@@ -67,11 +67,15 @@ class Options:
         frame = conf.frame if isinstance(self.frame, Unset) else self.frame
         return frame.encode() if isinstance(frame, str) else frame
 
+    def as_keywords(self) -> dict[str, Any]:
+        """Return the options as the keyword arguments that they came as."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     def or_else(self, others: "Options") -> "Options":
         """Return these options with those of the others where these say nothing: themselves if there are none."""
         missing = {
-            field.name: getattr(others, field.name)
-            for field in fields(self)
-            if getattr(self, field.name) is UNSET and getattr(others, field.name) is not UNSET
+            name: value
+            for name, value in others.as_keywords().items()
+            if getattr(self, name) is UNSET and value is not UNSET
         }
         return replace(self, **missing) if missing else self

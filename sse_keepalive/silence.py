@@ -239,8 +239,8 @@ class Silence(asyncio.Future[None]):
         self.awaited.add_done_callback(wake_up, context=context)
         if self.due or self.ending:  # since before the task began to wait
             self._wake_if_due()
-        if self._timer is None and not self.due:  # it fired while the consumer of a stream around this one had the turn
-            self._arm()
+        if self._timer is None and not self.due:
+            self._arm()  # it fired, or was stopped, while the consumer of a stream around this one had the turn
 
     def remove_done_callback(self, wake_up: Any, /) -> int:
         self._wake_up = self._context = None

@@ -261,3 +261,23 @@ def running_daphne() -> Iterator[None]:
         for name in names:
             del sys.modules[name]
         sys.modules.update(before)
+
+
+class Resource:
+    """An asynchronous iterator that is no generator, and has something to close even before its first step."""
+
+    def __init__(self, *, error: BaseException | None = None) -> None:
+        self.journal: list[str] = []
+        self._error = error
+
+    def __aiter__(self) -> "Resource":
+        return self
+
+    async def __anext__(self) -> str:
+        self.journal.append("started")
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        self.journal.append("closed")
+        if self._error is not None:
+            raise self._error

@@ -24,6 +24,7 @@ from tests.asgi import (
     Broken,
     Exchange,
     Message,
+    Resource,
     answering,
     get,
     has_body,
@@ -93,23 +94,6 @@ class Witness:
     def is_sending(self, message: Message) -> bool:
         """Pick the first message with something of the stream in it."""
         return self.task is not None and has_body(message)
-
-
-class WithClose:
-    """An asynchronous iterator that is no generator, and has resources even before its first step."""
-
-    def __init__(self) -> None:
-        self.journal: list[str] = []
-
-    def __aiter__(self) -> "WithClose":
-        return self
-
-    async def __anext__(self) -> str:
-        self.journal.append("started")
-        raise StopAsyncIteration
-
-    async def aclose(self) -> None:
-        self.journal.append("closed")
 
 
 # Every way in which a stream ends: what makes it end so, and what the stream and the handler see of it.
@@ -213,7 +197,7 @@ async def test_r3_a_stream_is_cleaned_up_when_the_server_cancels_the_handler(mid
 
 @pytest.mark.parametrize("middleware", MIDDLEWARE)
 async def test_r3_a_client_that_leaves_before_the_first_byte_does_not_start_the_stream(middleware: list[str]) -> None:
-    upstream = WithClose()
+    upstream = Resource()
 
     async def view(request: HttpRequest) -> EventStreamResponse:
         return EventStreamResponse(upstream, request=request)
@@ -228,7 +212,7 @@ async def test_r3_a_client_that_leaves_before_the_first_byte_does_not_start_the_
 
 
 async def test_r3_a_client_that_leaves_at_the_empty_first_chunk_does_not_start_the_stream() -> None:
-    upstream = WithClose()
+    upstream = Resource()
 
     async def view(request: HttpRequest) -> EventStreamResponse:
         return EventStreamResponse(upstream, request=request)
@@ -242,7 +226,7 @@ async def test_r3_a_client_that_leaves_at_the_empty_first_chunk_does_not_start_t
 
 
 async def test_r3_a_send_that_raises_at_the_headers_closes_the_stream() -> None:
-    upstream = WithClose()
+    upstream = Resource()
 
     async def view(request: HttpRequest) -> EventStreamResponse:
         return EventStreamResponse(upstream, request=request)
@@ -278,10 +262,10 @@ async def test_r3_the_upstream_is_cleaned_up_even_if_a_middlewares_generator_fai
 
 
 async def test_r3_an_iterator_of_its_own_is_closed_as_its_iterable_would_be() -> None:
-    iterator = WithClose()
+    iterator = Resource()
 
     class Feed:
-        def __aiter__(self) -> WithClose:
+        def __aiter__(self) -> Resource:
             return iterator
 
     async def view(request: HttpRequest) -> EventStreamResponse:
@@ -358,7 +342,7 @@ async def test_r3_resources_of_the_response_are_released_behind_the_stream() -> 
 async def test_r6_a_response_without_a_body_has_its_headers_and_does_not_start_the_stream(
     method: str, status: int, middleware: list[str]
 ) -> None:
-    upstream = WithClose()
+    upstream = Resource()
 
     @sse_keepalive(first_interval=0)
     async def view(request: HttpRequest) -> EventStreamResponse:
@@ -389,7 +373,7 @@ async def test_r6_head_never_starts_the_generator_that_a_view_is() -> None:
 
 
 async def test_r6_a_stream_that_a_middleware_drops_is_closed() -> None:
-    upstream = WithClose()
+    upstream = Resource()
 
     async def view(request: HttpRequest) -> EventStreamResponse:
         return EventStreamResponse(upstream, request=request, headers={"ETag": '"1"'})
@@ -401,7 +385,7 @@ async def test_r6_a_stream_that_a_middleware_drops_is_closed() -> None:
 
 
 async def test_r6_a_stream_whose_content_a_middleware_replaces_is_closed_unstarted() -> None:
-    upstream = WithClose()
+    upstream = Resource()
 
     async def view(request: HttpRequest) -> EventStreamResponse:
         return EventStreamResponse(upstream, request=request)

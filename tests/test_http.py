@@ -26,7 +26,7 @@ from django.utils.translation import gettext_lazy
 
 from sse_keepalive.frames import COMMENT, EVENT, LINE, ServerSentEvent
 from sse_keepalive.http import EventStreamResponse, json_event
-from tests.asgi import TIME_LIMIT, other_tasks, running_daphne
+from tests.asgi import TIME_LIMIT, Resource, other_tasks, running_daphne
 from tests.whatwg import decode
 
 KEEP_ALIVE = COMMENT.encode()
@@ -45,26 +45,6 @@ async def collected(response: StreamingHttpResponse) -> list[bytes]:
     """Return what a server would be given, all of it."""
     async with asyncio.timeout(TIME_LIMIT), aclosing(aiter(response)) as chunks:  # type: ignore[type-var]
         return [chunk async for chunk in chunks]
-
-
-class Resource:
-    """An asynchronous iterator that is no generator, with something to close."""
-
-    def __init__(self, *, error: BaseException | None = None) -> None:
-        self.journal: list[str] = []
-        self._error = error
-
-    def __aiter__(self) -> "Resource":
-        return self
-
-    async def __anext__(self) -> str:
-        self.journal.append("started")
-        raise StopAsyncIteration
-
-    async def aclose(self) -> None:
-        self.journal.append("closed")
-        if self._error is not None:
-            raise self._error
 
 
 # R1: headers.
