@@ -13,14 +13,26 @@ The rooms of the house, from the ground up; each imports only from those above i
     One typed property per setting.
 ``errors``
     What goes wrong in a stream, and who is told of it.
+``switches``
+    What an operator has decided about each endpoint, as a snapshot in memory.
+``models``
+    The same as a table.
 ``options``
-    What can be said of a stream in code.
+    What can be said of a stream, and what of it is in force.
+``endpoints``
+    Which endpoint a request is for, and what a stopped one answers.
+``streams``
+    The streams that are open in this process, each told when its switch changes.
 ``http``
     ``EventStreamResponse``: a streaming response that stays alive.
 ``decorators``
     ``sse_keepalive``: what users type.
 ``checks``, ``apps``
     What is told to whoever configures the site.
+``admin``
+    The switches, for operators.
+``testing``
+    What users need in their own tests.
 """
 
 __version__ = "0.1.0"

@@ -8,7 +8,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error
 from django.core.checks import Warning as CheckWarning
 
-from sse_keepalive.conf import conf, first_interval_in_seconds, interval_in_seconds
+from sse_keepalive.conf import conf, first_interval_in_seconds, interval_in_seconds, refresh_in_seconds
 from sse_keepalive.frames import FRAMES, as_frame
 
 #: Seconds. Heroku cuts a stream that has been silent for so long; HAProxy's and nginx's usual time-outs are near.
@@ -62,6 +62,16 @@ def check_frame(app_configs: object = None, **kwargs: Any) -> list[CheckMessage]
         id="sse_keepalive.E003",
         hint=f"Set it to one of {', '.join(map(repr, FRAMES))}, to comment lines such as ': ping\\n\\n', or to one "
         "complete event such as 'event: ping\\ndata: {}\\n\\n'.",
+    )
+
+
+def check_refresh(app_configs: object = None, **kwargs: Any) -> list[CheckMessage]:
+    """E004: a time between two looks at the switches that is none."""
+    return _errors_of(
+        "SSE_KEEPALIVE_REFRESH",
+        refresh_in_seconds,
+        id="sse_keepalive.E004",
+        hint="Set it to a number of seconds or a timedelta (the default is 2), or to None to do without the switches.",
     )
 
 

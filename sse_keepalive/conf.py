@@ -21,6 +21,9 @@ from sse_keepalive.frames import COMMENT, as_frame
 #: keep-alive that comes late, and also under the 30 s that some (CloudFront, Traffic Server) cut at.
 DEFAULT_INTERVAL: Final = 15.0
 
+#: Seconds. With it, and what a query and a thread take, a change of a switch reaches every process within 5 s.
+DEFAULT_REFRESH: Final[float | None] = 2.0
+
 Value = TypeVar("Value")
 
 
@@ -50,6 +53,22 @@ def first_interval_in_seconds(value: Any) -> float | None:
     seconds = _seconds(value)
     if not 0 <= seconds < math.inf:
         raise ValueError(f"{value!r} is not a time from 0 seconds on.")
+    return seconds
+
+
+def refresh_in_seconds(value: Any) -> float | None:
+    """
+    Return the time in seconds between two looks at the switches; ``None`` if nobody is to look.
+
+    :param value: a number of seconds or a ``timedelta``; ``None`` for never.
+    :raises TypeError: if it is neither.
+    :raises ValueError: if it is not positive and finite.
+    """
+    if value is None:
+        return None
+    seconds = _seconds(value)
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"{value!r} is not a time of more than 0 seconds.")
     return seconds
 
 
@@ -84,6 +103,11 @@ class Settings:
         """``SSE_KEEPALIVE_FRAME``: the name of a ready-made frame, or the text of one."""
         frame: str | bytes = self._read("SSE_KEEPALIVE_FRAME", _checked_frame, COMMENT)
         return frame
+
+    @property
+    def refresh(self) -> float | None:
+        """``SSE_KEEPALIVE_REFRESH``: seconds between two looks at the switches in the database; ``None`` for never."""
+        return self._read("SSE_KEEPALIVE_REFRESH", refresh_in_seconds, DEFAULT_REFRESH)
 
     def _read(self, name: str, convert: Callable[[Any], Value], default: Value) -> Value:
         try:

@@ -1,15 +1,18 @@
 """``sse_keepalive``: what users type over a view that streams events."""
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial, wraps
 from typing import Any, overload
 
 from asgiref.sync import iscoroutinefunction
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 
+from sse_keepalive.endpoints import refusal, switch_of
 from sse_keepalive.http import EventStreamResponse, as_event_stream, is_event_stream, refuse_synchronous
 from sse_keepalive.options import UNSET, Interval, OnError, Options, Unset
+from sse_keepalive.switches import switches
 
 
 @overload
@@ -68,22 +71,29 @@ def _decorate(view: Any, options: Options) -> Callable[..., Any]:
             "before a byte of it is sent. Make it an async generator."
         )
 
-    def respond(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return _respond(result, _request_in(args, kwargs), options)
-
-    async def respond_later(result: Awaitable[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return respond(await result, args, kwargs)
+    async def respond_later(result: Awaitable[Any], request: HttpRequest | None) -> Any:
+        if (refused := await _refusal(request, options)) is not None:
+            if inspect.iscoroutine(result):
+                result.close()
+            return refused
+        return _respond(await result, request, options)
 
     @wraps(view)
     async def async_view(*args: Any, **kwargs: Any) -> Any:
+        request = _request_in(args, kwargs)
+        if (refused := await _refusal(request, options)) is not None:
+            return refused
         result = view(*args, **kwargs)
-        return respond(await result if inspect.isawaitable(result) else result, args, kwargs)
+        return _respond(await result if inspect.isawaitable(result) else result, request, options)
 
     @wraps(view)
     def sync_view(*args: Any, **kwargs: Any) -> Any:
+        request = _request_in(args, kwargs)
+        if not _runs_on_a_loop() and (refused := _refusal_in_thread(request, options)) is not None:
+            return refused
         result = view(*args, **kwargs)
         # An async class-based view's dispatch() is a synchronous function that returns a coroutine.
-        return (respond_later if inspect.isawaitable(result) else respond)(result, args, kwargs)
+        return respond_later(result, request) if inspect.isawaitable(result) else _respond(result, request, options)
 
     # method_decorator calls an async generator as a synchronous method, because it does not know its kind.
     is_method = isinstance(view, partial) and hasattr(view, "__wrapped__")
@@ -94,6 +104,25 @@ def _decorate(view: Any, options: Options) -> Callable[..., Any]:
 def _is(kind: Callable[[Any], bool], view: Callable[..., Any]) -> bool:
     """Whether the view, or its ``__call__``, is a function of that kind."""
     return kind(view) or kind(getattr(view, "__call__", None))  # noqa: B004
+
+
+async def _refusal(request: HttpRequest | None, options: Options) -> HttpResponse | None:
+    """Return what a stopped endpoint answers, before its view has done anything; ``None`` if it is open."""
+    await switches.until_recent()
+    return refusal(request, switch_of(request, options))
+
+
+def _refusal_in_thread(request: HttpRequest | None, options: Options) -> HttpResponse | None:
+    switches.block_until_recent()
+    return refusal(request, switch_of(request, options))
+
+
+def _runs_on_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _respond(result: Any, request: HttpRequest | None, options: Options) -> Any:

@@ -26,11 +26,15 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import ImproperlyConfigured
 from django.core.serializers.json import DjangoJSONEncoder
 from django.http import HttpRequest, StreamingHttpResponse
+from django.http.response import ResponseHeaders
 
+from sse_keepalive.endpoints import endpoint_of, refusal, remember, switch_of
 from sse_keepalive.errors import is_failure, is_served_by_daphne, logger, report_error
 from sse_keepalive.frames import ServerSentEvent
 from sse_keepalive.keepalive import KeepAliveStream
 from sse_keepalive.options import UNSET, Interval, OnError, Options, Unset
+from sse_keepalive.streams import OpenStream
+from sse_keepalive.switches import AS_IN_CODE, Switch, switches
 
 CONTENT_TYPE: Final = "text/event-stream"
 
@@ -55,6 +59,9 @@ class EventStream(StreamingHttpResponse):
     _unstarted: "_Unstarted"
     _has_reported = False
     _content: AsyncGenerator[bytes] | None = None
+    _switch = AS_IN_CODE
+    #: The status and headers of a stream whose endpoint is stopped, in place of which a refusal goes out.
+    _refused: tuple[int, ResponseHeaders] | None = None
 
     def _keep_alive(self, upstream: AsyncIterable[Any], request: HttpRequest | None, options: Options) -> None:
         """
@@ -68,24 +75,47 @@ class EventStream(StreamingHttpResponse):
         self._stream = KeepAliveStream(upstream, None, frame=b"COMMENT")
         self._unstarted = _Unstarted(self._stream)
         self.streaming_content = self._stream
-        self._use_options()
         for name, value in DEFAULT_HEADERS.items():
             self.headers.setdefault(name, value)
         self.headers.pop("Content-Length", None)
         if django.VERSION < COMPRESSIBLE_FROM:
             self.headers.setdefault("Content-Encoding", "identity")  # for GZipMiddleware; items() leaves it out
+        self._use_options()
 
     def _complete(self, request: HttpRequest | None, options: Options) -> None:
         """Take over from a decorator what the response does not know or say itself."""
+        before = self._options, self._switch, self._refused
         self._request = self._request or request
-        completed = self._options.or_else(options)
-        if completed is not self._options:
-            self._options = completed
+        self._options = self._options.or_else(options)
+        # Else left alone: the view may have told its stream what to use.
+        if before != (self._options, switch_of(self._request, self._options), None):
             self._use_options()
 
     def _use_options(self) -> None:
-        options = self._options
-        self._stream.use(options.interval_in_force, options.frame_in_force, first_interval=options.first_in_force)
+        self._switch = switch_of(self._request, self._options)
+        self._use_switch()
+        if self._refused is not None:
+            self.status_code, self.headers = self._refused
+            self._refused = None
+        refused = refusal(self._request, self._switch)
+        if refused is not None:
+            self._refused = self.status_code, self.headers
+            self.status_code, self.headers = refused.status_code, refused.headers
+            self.headers["Content-Encoding"] = "identity"  # for GZipMiddleware; items() leaves it out
+            self._has_been_logged = True  # as the refusal
+
+    def _use_switch(self) -> None:
+        interval, _ = self._options.interval_in_force(self._switch)
+        frame, _ = self._options.frame_in_force(self._switch)
+        frame = frame.encode() if isinstance(frame, str) else frame  # the type of what goes out before the first chunk
+        self._stream.use(interval, frame, first_interval=self._options.first_in_force())
+
+    def _obey(self, switch: Switch) -> None:
+        if switch != self._switch:
+            self._switch = switch
+            self._use_switch()
+        if not switch.is_open:
+            self._stream.end()
 
     def items(self) -> ItemsView[str, str]:
         """Return the headers that go out: no length, and no encoding that is none."""
@@ -133,11 +163,14 @@ class EventStream(StreamingHttpResponse):
         make_bytes = self.make_bytes
         # What need not go through make_bytes(), unless the view's own response class has something to do there.
         plain = bytes if type(self).make_bytes is StreamingHttpResponse.make_bytes else None
+        open_stream = None
         try:
             if first is not None:
                 yield first
             if self._has_no_body():
                 return
+            if content is self._stream:
+                open_stream = await self._open()
             async for chunk in content:
                 yield chunk if type(chunk) is plain else make_bytes(chunk)
         except BaseException as error:
@@ -152,11 +185,22 @@ class EventStream(StreamingHttpResponse):
                     raise RuntimeError("The stream cancelled itself.") from error
                 raise
         finally:
+            if open_stream is not None:
+                open_stream.close()
             await self._close_all(content, *layers)
 
     def _has_no_body(self) -> bool:
         is_head = self._request is not None and self._request.method == "HEAD"
-        return is_head or self.status_code in (204, 304)
+        return is_head or self.status_code in (204, 304) or self._refused is not None
+
+    async def _open(self) -> OpenStream | None:
+        """Let an operator reach the stream from here on, if it has a name to be found by."""
+        name = endpoint_of(self._request, self._options)
+        if name is None:
+            return None
+        await switches.until_recent()  # a no-op where the decorator has seen to that before the view was called
+        remember(name, self._options)
+        return OpenStream(name, self._obey)
 
     async def _close_all(self, *layers: Any) -> None:
         try:

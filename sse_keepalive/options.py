@@ -1,4 +1,4 @@
-"""What can be said of a stream in code, and what the settings say where nothing was said."""
+"""What can be said of a stream: in code, by an operator, and in settings; and what of it is in force."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields, replace
@@ -8,7 +8,8 @@ from enum import Enum
 from typing import Any, Final
 
 from sse_keepalive.conf import conf, first_interval_in_seconds, interval_in_seconds
-from sse_keepalive.frames import ServerSentEvent, as_frame
+from sse_keepalive.frames import FRAMES, ServerSentEvent, as_frame
+from sse_keepalive.switches import LONGEST_NAME, Switch
 
 
 class Unset(Enum):
@@ -18,6 +19,15 @@ class Unset(Enum):
 
 
 UNSET: Final = Unset.UNSET
+
+
+class Source(Enum):
+    """Who has said what is in force."""
+
+    OPERATOR = "operator"
+    CODE = "code"
+    SETTINGS = "settings"
+
 
 #: Seconds, a ``timedelta``, or ``None``.
 Interval = float | Decimal | timedelta | None
@@ -50,22 +60,32 @@ class Options:
             raise TypeError(f"on_error must be callable, not {self.on_error!r}.")
         if not isinstance(self.endpoint, str | Unset):
             raise TypeError(f"endpoint must be a string, not {self.endpoint!r}.")
+        if isinstance(self.endpoint, str) and (not 0 < len(self.endpoint) <= LONGEST_NAME or "\0" in self.endpoint):
+            raise ValueError(
+                f"endpoint must have from 1 to {LONGEST_NAME} characters and no NUL, unlike {self.endpoint[:300]!r}."
+            )
 
-    @property
-    def interval_in_force(self) -> float:
-        """Seconds, 0 for off."""
-        return conf.interval if self.interval is UNSET else interval_in_seconds(self.interval)
+    def interval_in_force(self, switch: Switch) -> tuple[float, Source]:
+        """Return seconds, 0 for off. "On" is no interval: it leaves one that is off in code or settings off."""
+        if not switch.keep_alive:
+            return 0.0, Source.OPERATOR
+        if switch.interval is not None:
+            return interval_in_seconds(switch.interval), Source.OPERATOR
+        if self.interval is not UNSET:
+            return interval_in_seconds(self.interval), Source.CODE
+        return conf.interval, Source.SETTINGS
 
-    @property
     def first_in_force(self) -> float | None:
-        """Seconds, ``None`` for the interval."""
+        """Return seconds, ``None`` for the interval."""
         return conf.first_interval if self.first_interval is UNSET else first_interval_in_seconds(self.first_interval)
 
-    @property
-    def frame_in_force(self) -> bytes:
-        """In bytes, the type of what goes out before the first chunk."""
-        frame = conf.frame if isinstance(self.frame, Unset) else self.frame
-        return frame.encode() if isinstance(frame, str) else frame
+    def frame_in_force(self, switch: Switch) -> tuple[str | bytes, Source]:
+        """Return the name or text of a frame. A name that this code does not know (any more) says nothing."""
+        if switch.frame in FRAMES:
+            return switch.frame, Source.OPERATOR
+        if not isinstance(self.frame, Unset):
+            return self.frame, Source.CODE
+        return conf.frame, Source.SETTINGS
 
     def as_keywords(self) -> dict[str, Any]:
         """Return the options as the keyword arguments that they came as."""

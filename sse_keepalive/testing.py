@@ -1,0 +1,50 @@
+"""What users need in their own tests."""
+
+from django.test.utils import TestContextDecorator
+
+from sse_keepalive.conf import interval_in_seconds
+from sse_keepalive.frames import FRAMES
+from sse_keepalive.options import Interval
+from sse_keepalive.switches import SHORTEST_INTERVAL, Switch, switches
+
+
+class override_switch(TestContextDecorator):  # noqa: N801 - a decorator, as override_settings is
+    """
+    Let an endpoint be switched as an operator would have it, in this process and whatever the database says.
+
+    A context manager, and a decorator of functions, coroutine functions and test cases. Streams that are open when
+    it begins or ends follow, as they follow an operator. No database is needed, nor the app in ``INSTALLED_APPS``.
+
+    :param name: that of the endpoint.
+    :param keep_alive: whether keep-alives are sent.
+    :param interval: seconds of silence before one, at least 1; by default as the code or the settings say.
+    :param frame: the name of a ready-made frame; by default as the code or the settings say.
+    :param is_open: whether the endpoint is open.
+    :raises TypeError: if the interval is no number of seconds.
+    :raises ValueError: if it is less than 1 second, or there is no frame of that name.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        keep_alive: bool = True,
+        interval: Interval = None,
+        frame: str = "",
+        is_open: bool = True,
+    ) -> None:
+        seconds = None if interval is None else interval_in_seconds(interval)
+        if seconds is not None and seconds < SHORTEST_INTERVAL:
+            raise ValueError(f"interval must be {SHORTEST_INTERVAL} second at least, not {interval!r}.")
+        if frame and frame not in FRAMES:
+            raise ValueError(f"frame must be one of {', '.join(map(repr, FRAMES))}, not {frame!r}.")
+        super().__init__()
+        self.name = name
+        self.switch = Switch(keep_alive, seconds, frame, is_open)
+        self._before: list[Switch | None] = []
+
+    def enable(self) -> None:
+        self._before.append(switches.override(self.name, self.switch))
+
+    def disable(self) -> None:
+        switches.override(self.name, self._before.pop())
