@@ -1,0 +1,238 @@
+"""The switches, for operators: a list with a button for each decision, and a form for intervals and frames."""
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from django.contrib import admin, messages
+from django.contrib.admin.models import LogEntry
+from django.contrib.admin.options import get_content_type_for_model
+from django.contrib.admin.utils import unquote
+from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import BadRequest, PermissionDenied
+from django.db import router, transaction
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+from django.utils.decorators import method_decorator
+from django.utils.formats import date_format
+from django.utils.html import format_html
+from django.utils.http import urlencode
+from django.utils.timezone import is_aware, localtime
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
+from django.views.decorators.http import require_POST
+
+from sse_keepalive.endpoints import said_in_code
+from sse_keepalive.frames import FRAMES
+from sse_keepalive.models import Endpoint
+from sse_keepalive.options import Options, Source
+from sse_keepalive.switches import Switch
+
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[Endpoint]
+else:
+    ModelAdmin = admin.ModelAdmin  # which takes no parameter when it runs
+
+
+class Texts(NamedTuple):
+    """How a state is called: on its button, in the list of actions, and in the history of the endpoint."""
+
+    button: Any
+    action: Any
+    done: Any
+
+
+TEXTS: Final = {
+    "on": Texts(_("Turn on"), _("Turn keep-alives on"), _("Keep-alives turned on.")),
+    "off": Texts(_("Turn off"), _("Turn keep-alives off"), _("Keep-alives turned off.")),
+    "open": Texts(_("Open"), _("Open endpoints"), _("Opened.")),
+    "stop": Texts(_("Stop"), _("Stop endpoints and end their streams"), _("Stopped.")),
+}
+
+SOURCES: Final = {
+    Source.OPERATOR: _("set here"),
+    Source.CODE: _("from code"),
+    Source.SETTINGS: _("from settings"),
+}
+
+
+class EndpointList(ChangeList):
+    """The list, whose rows know who is looking at them and who has changed them last."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        may_change = self.model_admin.has_change_permission(request)
+        entries = LogEntry.objects.filter(
+            content_type=get_content_type_for_model(self.model),
+            object_id__in=[str(endpoint.pk) for endpoint in self.result_list],
+        )
+        last = {entry.object_id: entry for entry in entries.select_related("user").order_by("action_time")}
+        for endpoint in self.result_list:
+            endpoint.button_query = (
+                urlencode({"_changelist_filters": self.get_query_string()[1:]}) if may_change else None
+            )
+            endpoint.last_entry = last.get(str(endpoint.pk))
+
+
+@admin.register(Endpoint)
+class EndpointAdmin(ModelAdmin):
+    """Each endpoint, what is in force for it, and why."""
+
+    list_display = ("name", "keep_alive_state", "open_state", "interval_in_force", "frame_in_force", "last_change")
+    list_filter = ("keep_alive", "is_open", "frame")
+    search_fields = ("name",)
+    actions = ("turn_on", "turn_off", "open", "stop")
+
+    class Media:
+        css = {"all": ["sse_keepalive/admin.css"]}  # noqa: RUF012 - as Django has it
+
+    # What is shown.
+
+    @admin.display(description=_("keep-alives"), ordering="keep_alive")
+    def keep_alive_state(self, endpoint: Endpoint) -> str:
+        if endpoint.keep_alive:
+            return self._state(endpoint, gettext("on"), "off")
+        return self._state(endpoint, gettext("off"), "on")
+
+    @admin.display(description=_("endpoint is"), ordering="is_open")
+    def open_state(self, endpoint: Endpoint) -> str:
+        if endpoint.is_open:
+            return self._state(endpoint, gettext("open"), "stop")
+        return self._state(endpoint, gettext("stopped"), "open")
+
+    def _state(self, endpoint: Endpoint, now: str, button: str) -> str:
+        """Show a state, and the button that ends it to those who may press it."""
+        kind = "changed" if button in ("on", "open") else "usual"
+        state = format_html('<span class="sse-state sse-{}">{}</span>', kind, now)
+        query = getattr(endpoint, "button_query", None)
+        if query is None:
+            return state
+        # Within the form of the list, whose token it needs; what else is in that form is not looked at.
+        url = reverse(f"{self.admin_site.name}:sse_keepalive_endpoint_set", args=[endpoint.pk])
+        return format_html(
+            '{} <button type="submit" class="button sse-set" formaction="{}?{}" formmethod="post" name="state" '
+            'value="{}" aria-label="{}: {}">{}</button>',
+            *(state, url, query, button, TEXTS[button].action, endpoint.name, TEXTS[button].button),
+        )
+
+    @admin.display(description=_("interval"), ordering="interval")
+    def interval_in_force(self, endpoint: Endpoint) -> str:
+        """Return how long a stream may be silent, and who says so."""
+        if not endpoint.is_open:
+            return gettext("none: stopped")
+        seconds, source = _options(endpoint).interval_in_force(_switch(endpoint))
+        if not endpoint.keep_alive:
+            return gettext("none: turned off")
+        interval = gettext("%(seconds)g s") % {"seconds": seconds} if seconds else gettext("none")
+        return self._with_source(endpoint, interval, source)
+
+    @admin.display(description=_("frame"), ordering="frame")
+    def frame_in_force(self, endpoint: Endpoint) -> str:
+        """Return what a keep-alive is, and who says so."""
+        frame, source = _options(endpoint).frame_in_force(_switch(endpoint))
+        text = frame if isinstance(frame, str) else frame.decode(errors="replace")
+        name = next((name for name, ready_made in FRAMES.items() if text in (name, ready_made)), repr(text))
+        return self._with_source(endpoint, name, source)
+
+    def _with_source(self, endpoint: Endpoint, value: str, source: Source) -> str:
+        text = gettext("%(value)s, %(source)s") % {"value": value, "source": SOURCES[source]}
+        if source is Source.SETTINGS and said_in_code(endpoint.name) is None:
+            # Another process has served it, and this one cannot know with what arguments.
+            text += " " + gettext("(or code)")
+        return text
+
+    @admin.display(description=_("in force"))
+    def in_force(self, endpoint: Endpoint) -> str:
+        """Return the same for the form."""
+        return f"{self.interval_in_force(endpoint)}; {self.frame_in_force(endpoint)}"
+
+    @admin.display(description=_("last changed"), ordering="updated_at")
+    def last_change(self, endpoint: Endpoint) -> str:
+        """Return when it was, and by whom where that happened in the admin."""
+        at = endpoint.updated_at
+        when = date_format(localtime(at) if is_aware(at) else at, "DATETIME_FORMAT")
+        entry = getattr(endpoint, "last_entry", None)
+        # An entry is made behind its change. If the endpoint is newer, it was changed in another way since.
+        if entry is None or entry.action_time < endpoint.updated_at:
+            return when
+        return gettext("%(when)s by %(user)s") % {"when": when, "user": entry.user}
+
+    # What is changed.
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return EndpointList
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Endpoint | None = None) -> tuple[str, ...]:
+        # States have buttons in the list. In a form, they would be set back to what they were when it was opened.
+        return () if obj is None else ("name", "keep_alive_state", "open_state", "in_force", "last_change")
+
+    def get_fields(self, request: HttpRequest, obj: Endpoint | None = None) -> tuple[str, ...]:
+        if obj is None:
+            return ("name", "interval", "frame")
+        return ("name", "keep_alive_state", "open_state", "interval", "frame", "in_force", "last_change")
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest | None, **kwargs: Any) -> Any:
+        # A field is changed if it differs from what the operator saw, not from what a colleague has set meanwhile.
+        return super().formfield_for_dbfield(db_field, request, show_hidden_initial=True, **kwargs)  # type: ignore[arg-type]
+
+    def save_model(self, request: HttpRequest, obj: Endpoint, form: Any, change: bool) -> None:
+        if change:
+            obj.save(update_fields=[*form.changed_data, "updated_at"])
+        else:
+            super().save_model(request, obj, form, change)
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.set_view)
+        return [path("<path:object_id>/set/", view, name="sse_keepalive_endpoint_set"), *super().get_urls()]
+
+    @method_decorator(require_POST)
+    def set_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Set a state, which is what a button of the list does."""
+        endpoint = self.get_object(request, unquote(object_id))
+        if not self.has_change_permission(request, endpoint):
+            raise PermissionDenied
+        name = request.POST.get("state", "")
+        if name not in TEXTS:
+            raise BadRequest(f"A state is one of {', '.join(TEXTS)}.")
+        if endpoint is None:
+            self.message_user(request, _("This endpoint is not there any more."), messages.ERROR)
+        else:
+            self._set(request, Endpoint.objects.filter(pk=endpoint.pk), name)
+            self.message_user(request, f"{endpoint}: {TEXTS[name].done}", messages.SUCCESS)
+        url = reverse(f"{self.admin_site.name}:sse_keepalive_endpoint_changelist")
+        return HttpResponseRedirect(f"{url}?{request.GET.get('_changelist_filters', '')}")
+
+    def _set(self, request: HttpRequest, endpoints: QuerySet[Endpoint], name: str) -> int:
+        with transaction.atomic(using=router.db_for_write(Endpoint)):
+            changed = Endpoint.objects.filter(pk__in=endpoints.order_by().values("pk")).set_state(name)
+            for endpoint in changed:
+                self.log_change(request, endpoint, str(TEXTS[name].done))
+        return len(changed)
+
+    def _act(self, request: HttpRequest, endpoints: QuerySet[Endpoint], name: str) -> None:
+        count = self._set(request, endpoints, name)
+        text = ngettext("%(count)d endpoint: %(done)s", "%(count)d endpoints: %(done)s", count)
+        self.message_user(request, text % {"count": count, "done": TEXTS[name].done}, messages.SUCCESS)
+
+    @admin.action(description=TEXTS["on"].action, permissions=["change"])
+    def turn_on(self, request: HttpRequest, endpoints: QuerySet[Endpoint]) -> None:
+        self._act(request, endpoints, "on")
+
+    @admin.action(description=TEXTS["off"].action, permissions=["change"])
+    def turn_off(self, request: HttpRequest, endpoints: QuerySet[Endpoint]) -> None:
+        self._act(request, endpoints, "off")
+
+    @admin.action(description=TEXTS["open"].action, permissions=["change"])
+    def open(self, request: HttpRequest, endpoints: QuerySet[Endpoint]) -> None:
+        self._act(request, endpoints, "open")
+
+    @admin.action(description=TEXTS["stop"].action, permissions=["change"])
+    def stop(self, request: HttpRequest, endpoints: QuerySet[Endpoint]) -> None:
+        self._act(request, endpoints, "stop")
+
+
+def _options(endpoint: Endpoint) -> Options:
+    return said_in_code(endpoint.name) or Options()
+
+
+def _switch(endpoint: Endpoint) -> Switch:
+    return Switch(*(getattr(endpoint, field) for field in Switch._fields))
