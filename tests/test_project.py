@@ -265,7 +265,7 @@ def test_page_offers_every_stream(client: Client) -> None:
     page = client.get("/").content.decode()
     for path in ["/report/", "/v1/chat/completions", "/ticker/"]:
         assert f'type="radio" name="stream" value="{path}"' in page
-    assert 'href="/admin/"' in page
+    assert 'href="/admin/sse_keepalive/endpoint/"' in page
     assert "<html lang=" in page
     assert 'role="status"' in page
 
