@@ -23,8 +23,10 @@ The rooms of the house, from the ground up; each imports only from those above i
     Which endpoint a request is for, and what a stopped one answers.
 ``streams``
     The streams that are open in this process, each told when its switch changes.
+``event_stream``
+    The behaviour of a response that stays alive, whatever class it is of.
 ``http``
-    ``EventStreamResponse``: a streaming response that stays alive.
+    ``EventStreamResponse``, and what makes other responses stay alive.
 ``decorators``
     ``sse_keepalive``: what users type.
 ``checks``, ``apps``

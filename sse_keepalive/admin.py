@@ -23,7 +23,7 @@ from django.views.decorators.http import require_POST
 
 from sse_keepalive.endpoints import said_in_code
 from sse_keepalive.frames import FRAMES
-from sse_keepalive.models import Endpoint
+from sse_keepalive.models import STATES, Endpoint
 from sse_keepalive.options import Options, Source
 from sse_keepalive.switches import Switch
 
@@ -110,8 +110,9 @@ class EndpointAdmin(ModelAdmin):
         url = reverse(f"{self.admin_site.name}:sse_keepalive_endpoint_set", args=[endpoint.pk])
         return format_html(
             '{} <button type="submit" class="button sse-set" formaction="{}?{}" formmethod="post" name="state" '
-            'value="{}" aria-label="{}: {}">{}</button>',
-            *(state, url, query, button, TEXTS[button].action, endpoint.name, TEXTS[button].button),
+            'value="{}" aria-label="{}: {}" title="{}">{}</button>',
+            *(state, url, query, button, TEXTS[button].action, endpoint.name),
+            *(_help_text(STATES[button][0]), TEXTS[button].button),
         )
 
     @admin.display(description=_("interval"), ordering="interval")
@@ -169,6 +170,13 @@ class EndpointAdmin(ModelAdmin):
         if obj is None:
             return ("name", "interval", "frame")
         return ("name", "keep_alive_state", "open_state", "interval", "frame", "in_force", "last_change")
+
+    def get_form(self, request: HttpRequest, obj: Endpoint | None = None, change: bool = False, **kwargs: Any) -> Any:
+        # Of what is only shown, the admin does not know from which field it is.
+        texts = {"keep_alive_state": _help_text("keep_alive"), "open_state": _help_text("is_open")}
+        hint = gettext("There is a button for it in the list.")
+        kwargs["help_texts"] = {name: f"{text} {hint}" for name, text in texts.items()}
+        return super().get_form(request, obj, change, **kwargs)
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest | None, **kwargs: Any) -> Any:
         # A field is changed if it differs from what the operator saw, not from what a colleague has set meanwhile.
@@ -228,6 +236,10 @@ class EndpointAdmin(ModelAdmin):
     @admin.action(description=TEXTS["stop"].action, permissions=["change"])
     def stop(self, request: HttpRequest, endpoints: QuerySet[Endpoint]) -> None:
         self._act(request, endpoints, "stop")
+
+
+def _help_text(field: str) -> str:
+    return str(Endpoint._meta.get_field(field).help_text)  # type: ignore[union-attr]
 
 
 def _options(endpoint: Endpoint) -> Options:

@@ -58,7 +58,10 @@ class Endpoint(models.Model):
     keep_alive = models.BooleanField(
         _("keep-alives"),
         default=True,
-        help_text=_("Whether keep-alives are sent, where code and settings have an interval for them."),
+        help_text=_(
+            "Turned off, open streams fall silent within seconds, whatever code or settings say. Turned on, they have "
+            "keep-alives again where there is an interval for them."
+        ),
     )
     interval = models.FloatField(
         _("interval"),
@@ -84,7 +87,10 @@ class Endpoint(models.Model):
     is_open = models.BooleanField(
         _("open"),
         default=True,
-        help_text=_("If not, open streams end within seconds, each behind a whole event, and new ones are refused."),
+        help_text=_(
+            "Stopped, open streams end within seconds, each behind a whole event, and new ones are refused until it "
+            "is opened again."
+        ),
     )
     updated_at = models.DateTimeField(_("last changed"), auto_now=True)
 

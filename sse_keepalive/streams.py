@@ -59,8 +59,9 @@ class LoopStreams:
     def switch(self, names: Iterable[str]) -> None:
         """Let the streams of these endpoints obey."""
         for name in names:
+            switch = switches.get(name)
             for stream in list(self._by_endpoint.get(name, ())):
-                stream.obey(switches.get(name))
+                stream.obey(switch)
 
     def _watch(self) -> None:
         self._timer = None

@@ -28,7 +28,7 @@ class Migration(migrations.Migration):
                     "keep_alive",
                     models.BooleanField(
                         default=True,
-                        help_text="Whether keep-alives are sent, where code and settings have an interval for them.",
+                        help_text="Turned off, open streams fall silent within seconds, whatever code or settings say. Turned on, they have keep-alives again where there is an interval for them.",
                         verbose_name="keep-alives",
                     ),
                 ),
@@ -59,7 +59,7 @@ class Migration(migrations.Migration):
                     "is_open",
                     models.BooleanField(
                         default=True,
-                        help_text="If not, open streams end within seconds, each behind a whole event, and new ones are refused.",
+                        help_text="Stopped, open streams end within seconds, each behind a whole event, and new ones are refused until it is opened again.",
                         verbose_name="open",
                     ),
                 ),
