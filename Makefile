@@ -10,7 +10,7 @@ PORT ?= 8000
 help:
 	@echo "make demo    run the demo site with Daphne and print the address to open"
 	@echo "make test    run the tests, on real ASGI servers where it matters"
-	@echo "make live    run the tests that need programs beside Python (nginx), and install these as root on Debian"
+	@echo "make live    run the tests that need nginx, PostgreSQL or Chromium, and install these as root on Debian"
 	@echo "make lint    check style and types"
 	@echo "make coverage run the tests and list the lines that they miss"
 	@echo "make matrix  run the tests on every supported pair of Python and Django that is at hand"
@@ -23,7 +23,11 @@ $(VENV)/.installed: requirements.txt pyproject.toml sse_keepalive/__init__.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
+$(VENV)/.installed-live: $(VENV)/.installed requirements-live.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-live.txt
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed-live requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
 
@@ -33,7 +37,7 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest -m "not peers"
 
-live: $(VENV)/.installed
+live: $(VENV)/.installed-live
 	.ci/peers
 	$(BIN)/python -m pytest -m peers
 

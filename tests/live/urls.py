@@ -12,7 +12,7 @@ from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpRespons
 from django.urls import path
 
 from sse_keepalive.decorators import sse_keepalive
-from sse_keepalive.frames import ServerSentEvent
+from sse_keepalive.frames import FRAMES, ServerSentEvent
 from sse_keepalive.http import EventStreamResponse
 
 from .play import Diary, perform, read
@@ -36,9 +36,12 @@ def stream_of(request: HttpRequest) -> AsyncGenerator[str, None]:
     return perform(read(request.GET["play"]), Diary.here(request.GET["name"]))
 
 
-def intervals_of(request: HttpRequest) -> dict[str, Any]:
-    """Return the intervals that a request asks for, as arguments."""
-    return {name: float(request.GET[name]) for name in ("interval", "first_interval") if name in request.GET}
+def options_of(request: HttpRequest) -> dict[str, Any]:
+    """Return the intervals, and the frame by its name, that a request asks for, as arguments."""
+    options: dict[str, Any] = {
+        name: float(request.GET[name]) for name in ("interval", "first_interval") if name in request.GET
+    }
+    return {**options, "frame": FRAMES[request.GET["frame"]]} if "frame" in request.GET else options
 
 
 async def bare(request: HttpRequest) -> StreamingHttpResponse:
@@ -48,7 +51,7 @@ async def bare(request: HttpRequest) -> StreamingHttpResponse:
 
 async def alive(request: HttpRequest) -> HttpResponse:
     """Stream the same, decorated."""
-    decorate: Callable[[Any], Callable[..., Any]] = sse_keepalive(**intervals_of(request))
+    decorate: Callable[[Any], Callable[..., Any]] = sse_keepalive(**options_of(request))
     response: HttpResponse = await decorate(bare)(request)
     return response
 
@@ -63,7 +66,7 @@ async def generator(request: HttpRequest) -> AsyncGenerator[str, None]:
 
 async def response(request: HttpRequest) -> EventStreamResponse:
     """Stream with the response alone, without the decorator."""
-    return EventStreamResponse(stream_of(request), request=request, **intervals_of(request))
+    return EventStreamResponse(stream_of(request), request=request, **options_of(request))
 
 
 @sse_keepalive
