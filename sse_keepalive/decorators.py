@@ -71,13 +71,6 @@ def _decorate(view: Any, options: Options) -> Callable[..., Any]:
             "before a byte of it is sent. Make it an async generator."
         )
 
-    async def respond_later(result: Awaitable[Any], request: HttpRequest | None) -> Any:
-        if (refused := await _refusal(request, options)) is not None:
-            if inspect.iscoroutine(result):
-                result.close()
-            return refused
-        return _respond(await result, request, options)
-
     @wraps(view)
     async def async_view(*args: Any, **kwargs: Any) -> Any:
         request = _request_in(args, kwargs)
@@ -93,7 +86,8 @@ def _decorate(view: Any, options: Options) -> Callable[..., Any]:
             return refused
         result = view(*args, **kwargs)
         # An async class-based view's dispatch() is a synchronous function that returns a coroutine.
-        return respond_later(result, request) if inspect.isawaitable(result) else _respond(result, request, options)
+        respond = _respond_later if inspect.isawaitable(result) else _respond
+        return respond(result, request, options)
 
     # method_decorator calls an async generator as a synchronous method, because it does not know its kind.
     is_method = isinstance(view, partial) and hasattr(view, "__wrapped__")
@@ -123,6 +117,22 @@ def _runs_on_a_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+async def _respond_later(result: Awaitable[Any], request: HttpRequest | None, options: Options) -> Any:
+    if (refused := await _refusal(request, options)) is not None:
+        _drop(result)
+        return refused
+    return _respond(await result, request, options)
+
+
+def _drop(result: Any) -> None:
+    """Close a coroutine that nobody is going to await, and what it would have awaited if it is one of ours."""
+    while inspect.iscoroutine(result):
+        is_ours = result.cr_code is _respond_later.__code__
+        inner = inspect.getcoroutinelocals(result)["result"] if is_ours else None
+        result.close()
+        result = inner
 
 
 def _respond(result: Any, request: HttpRequest | None, options: Options) -> Any:

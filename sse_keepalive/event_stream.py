@@ -105,11 +105,12 @@ class EventStream(StreamingHttpResponse):
         self._stream.use(interval, frame, first_interval=self._options.first_in_force())
 
     def _obey(self, switch: Switch) -> None:
-        if switch != self._switch:
-            self._switch = switch
-            self._use_switch()
         if not switch.is_open:
             self._stream.end()
+        # What the view has told its stream since it was made holds where the operator says nothing, as always.
+        elif switch != self._switch or switch != AS_IN_CODE:
+            self._switch = switch
+            self._use_switch()
 
     def items(self) -> ItemsView[str, str]:
         """Return the headers that go out: no length, and no encoding that is none."""

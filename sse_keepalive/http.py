@@ -29,8 +29,8 @@ class EventStreamResponse(EventStream):
     :param first_interval: the same before anything was sent; ``SSE_KEEPALIVE_FIRST_INTERVAL`` by default.
     :param frame: what a keep-alive is: ``"COMMENT"``, ``"LINE"``, ``"EVENT"``, or the text of a frame;
         ``SSE_KEEPALIVE_FRAME`` by default.
-    :param endpoint: what logs and the admin call the stream, 1 to 255 characters; by default the path in logs, and in
-        the admin the name of the URL pattern, if the request is known.
+    :param endpoint: what logs and the admin call the stream, in 1 to 255 printable characters; by default the path in
+        logs, and in the admin the name of the URL pattern, if the request is known.
     :param on_error: is called with an exception that the stream raises, and may return (or, as a coroutine function,
         come to return) one last event for the client. It is sent unless the stream broke off inside an event.
     :param headers: as in Django, as are ``status`` and ``content_type``.

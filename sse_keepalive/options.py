@@ -60,10 +60,10 @@ class Options:
             raise TypeError(f"on_error must be callable, not {self.on_error!r}.")
         if not isinstance(self.endpoint, str | Unset):
             raise TypeError(f"endpoint must be a string, not {self.endpoint!r}.")
-        if isinstance(self.endpoint, str) and (not 0 < len(self.endpoint) <= LONGEST_NAME or "\0" in self.endpoint):
-            raise ValueError(
-                f"endpoint must have from 1 to {LONGEST_NAME} characters and no NUL, unlike {self.endpoint[:300]!r}."
-            )
+        if isinstance(self.endpoint, str) and not (
+            0 < len(self.endpoint) <= LONGEST_NAME and self.endpoint.isprintable()
+        ):
+            raise ValueError(f"endpoint must have 1 to {LONGEST_NAME} printable characters, unlike {self.endpoint!r}.")
 
     def interval_in_force(self, switch: Switch) -> tuple[float, Source]:
         """Return seconds, 0 for off. "On" is no interval: it leaves one that is off in code or settings off."""

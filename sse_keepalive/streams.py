@@ -4,10 +4,14 @@ import asyncio
 import contextvars
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Final
 
 from sse_keepalive.switches import Switch, switches
+
+#: So many streams obey in one pass of the loop: few enough that all others wait for milliseconds.
+AT_ONCE: Final = 100
 
 
 class OpenStream:
@@ -57,11 +61,17 @@ class LoopStreams:
         self._drop_empty(stream.name)
 
     def switch(self, names: Iterable[str]) -> None:
-        """Let the streams of these endpoints obey."""
-        for name in names:
-            switch = switches.get(name)
-            for stream in list(self._by_endpoint.get(name, ())):
-                stream.obey(switch)
+        """Let the streams of these endpoints obey, some in each pass of the loop, which has others to serve."""
+        self._switch_some(iter([weakref.ref(stream) for name in names for stream in self._by_endpoint.get(name, ())]))
+
+    def _switch_some(self, streams: Iterator[weakref.ref[OpenStream]]) -> None:
+        some = list(islice(streams, AT_ONCE))
+        for reference in some:
+            stream = reference()
+            if stream is not None and stream in self._by_endpoint.get(stream.name, ()):
+                stream.obey(switches.get(stream.name))
+        if len(some) == AT_ONCE:
+            self.loop.call_soon(self._switch_some, streams, context=contextvars.Context())
 
     def _watch(self) -> None:
         self._timer = None

@@ -109,7 +109,7 @@ class Switches:
         if name in self._rows or name in self._missing or name in self._made or not self._has_background():
             return
         with self._lock:
-            is_full = len(self._rows) + len(self._missing) + len(self._made) >= MOST_NAMES
+            is_full = len(self._rows.keys() | self._missing | self._made) >= MOST_NAMES
             if not is_full:
                 self._missing.add(name)
         if is_full:
@@ -212,9 +212,11 @@ class Switches:
 
     def _run(self, loading: "concurrent.futures.Future[None]") -> None:
         try:
-            self._load(makes_rows=True)
+            try:
+                self._load(makes_rows=True)
+            finally:
+                connections.close_all()  # this thread's
         finally:
-            connections.close_all()  # this thread's
             with self._lock:
                 if self._loading is loading:
                     self._loading = None
