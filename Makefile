@@ -55,6 +55,7 @@ matrix: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.server
+	$(BIN)/python -m benchmarks.switches
 
 build: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m wheel

@@ -4,6 +4,10 @@ Settings for the tests: the app and what its admin needs, and no middleware.
 That the rest needs none of these is tested in interpreters of their own.
 """
 
+import os
+import tempfile
+from pathlib import Path
+
 SECRET_KEY = "not a secret"
 USE_TZ = True
 INSTALLED_APPS = [
@@ -32,4 +36,12 @@ TEMPLATES = [
 ROOT_URLCONF = "tests.urls"
 MIDDLEWARE: list[str] = []
 ALLOWED_HOSTS = ["*"]
-DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+# The tests' in a file, which is closed between two tests, as one in memory is not: Django looks at connections that are
+# open when a response is closed, which a test without a database must not do.
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": ":memory:",
+        "TEST": {"NAME": Path(tempfile.gettempdir()) / f"sse_keepalive-tests-{os.getpid()}.sqlite3"},
+    }
+}

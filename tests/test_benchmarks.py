@@ -57,3 +57,28 @@ def test_server_tells_the_cost_of_each_wrapper_and_leaves_out_absent_peers(serve
         assert all(value > 0 for value in row["cpu"].values())
         assert row["over_bare"] > 0
         assert (row["over_peer"] is not None) == ("peer" in wrappers)
+
+
+def test_switches_tell_what_asking_and_watching_cost_and_how_long_changes_take() -> None:
+    few = {"rounds": 1, "requests": 3, "streams": 20, "turns": 1, "periods": 1, "changes": 2, "deadline": 90}
+    printed = figures("switches", *(f"--{name}={value}" for name, value in few.items()))
+
+    has_waffle = find_spec("waffle") is not None
+    assert printed["missing"] == ([] if has_waffle else ["waffle"])
+    who_is_asked = {"nobody", "ours", "cache", "database"} | ({"waffle"} if has_waffle else set())
+    assert {row["who"] for row in printed["asking"]} == who_is_asked
+    assert all(row["cpu"] > 0 and row["over_ours"] > 0 for row in printed["asking"])
+    assert printed["request"]["without"] > 0
+    assert printed["request"]["with_switches"] > 0
+    watching = printed["watching"]
+    assert watching["with_switches"]["lowest"] > 0
+    assert watching["is_cheap"] in (True, False)
+    assert watching["queries"] > 0
+    assert watching["is_quiet"] in (True, False)
+    assert [row["state"] for row in printed["changes"]] == ["off", "on", "stop"]
+    assert all(row["obeyed"]["lowest"] > 0 for row in printed["changes"])
+    servers = ["uvicorn", "daphne"]
+    assert [(row["saved_in"], row["seen_in"]) for row in printed["delays"]] == [
+        (saved_in, seen_in) for saved_in in servers for seen_in in servers
+    ]
+    assert all(0 < row["median"] <= row["highest"] for row in printed["delays"])
