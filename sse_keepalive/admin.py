@@ -1,5 +1,6 @@
 """The switches, for operators: a list with a button for each decision, and a form for intervals and frames."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.contrib import admin, messages
@@ -93,7 +94,7 @@ class EndpointAdmin(ModelAdmin):
             return self._state(endpoint, gettext("on"), "off")
         return self._state(endpoint, gettext("off"), "on")
 
-    @admin.display(description=_("endpoint is"), ordering="is_open")
+    @admin.display(description=_("state"), ordering="is_open")
     def open_state(self, endpoint: Endpoint) -> str:
         if endpoint.is_open:
             return self._state(endpoint, gettext("open"), "stop")
@@ -110,8 +111,8 @@ class EndpointAdmin(ModelAdmin):
         url = reverse(f"{self.admin_site.name}:sse_keepalive_endpoint_set", args=[endpoint.pk])
         return format_html(
             '{} <button type="submit" class="button sse-set" formaction="{}?{}" formmethod="post" name="state" '
-            'value="{}" aria-label="{}: {}" title="{}">{}</button>',
-            *(state, url, query, button, TEXTS[button].action, endpoint.name),
+            'value="{}" aria-label="{} {}" title="{}">{}</button>',
+            *(state, url, query, button, TEXTS[button].button, endpoint.name),
             *(_help_text(STATES[button][0]), TEXTS[button].button),
         )
 
@@ -129,6 +130,8 @@ class EndpointAdmin(ModelAdmin):
     @admin.display(description=_("frame"), ordering="frame")
     def frame_in_force(self, endpoint: Endpoint) -> str:
         """Return what a keep-alive is, and who says so."""
+        if not (endpoint.is_open and endpoint.keep_alive):
+            return self.get_empty_value_display()
         frame, source = _options(endpoint).frame_in_force(_switch(endpoint))
         text = frame if isinstance(frame, str) else frame.decode(errors="replace")
         name = next((name for name, ready_made in FRAMES.items() if text in (name, ready_made)), repr(text))
@@ -144,14 +147,18 @@ class EndpointAdmin(ModelAdmin):
     @admin.display(description=_("in force"))
     def in_force(self, endpoint: Endpoint) -> str:
         """Return the same for the form."""
-        return f"{self.interval_in_force(endpoint)}; {self.frame_in_force(endpoint)}"
+        parts = (self.interval_in_force(endpoint), self.frame_in_force(endpoint))
+        return "; ".join(part for part in parts if part != self.get_empty_value_display())
 
     @admin.display(description=_("last changed"), ordering="updated_at")
     def last_change(self, endpoint: Endpoint) -> str:
         """Return when it was, and by whom where that happened in the admin."""
         at = endpoint.updated_at
-        when = date_format(localtime(at) if is_aware(at) else at, "DATETIME_FORMAT")
-        entry = getattr(endpoint, "last_entry", None)
+        when = date_format(localtime(at) if is_aware(at) else at, "SHORT_DATETIME_FORMAT")
+        if hasattr(endpoint, "last_entry"):
+            entry = endpoint.last_entry
+        else:
+            entry = _last_entries([endpoint]).get(str(endpoint.pk))
         # An entry is made behind its change. If the endpoint is newer, it was changed in another way since.
         if entry is None or entry.action_time < endpoint.updated_at:
             return when
@@ -174,7 +181,7 @@ class EndpointAdmin(ModelAdmin):
     def get_form(self, request: HttpRequest, obj: Endpoint | None = None, change: bool = False, **kwargs: Any) -> Any:
         # Of what is only shown, the admin does not know from which field it is.
         texts = {"keep_alive_state": _help_text("keep_alive"), "open_state": _help_text("is_open")}
-        hint = gettext("There is a button for it in the list.")
+        hint = gettext("There is a button for it in the list.") if self.has_change_permission(request, obj) else ""
         kwargs["help_texts"] = {name: f"{text} {hint}" for name, text in texts.items()}
         return super().get_form(request, obj, change, **kwargs)
 
@@ -205,7 +212,9 @@ class EndpointAdmin(ModelAdmin):
             self.message_user(request, _("This endpoint is not there any more."), messages.ERROR)
         else:
             self._set(request, Endpoint.objects.filter(pk=endpoint.pk), name)
-            self.message_user(request, f"{endpoint}: {TEXTS[name].done}", messages.SUCCESS)
+            # In quotation marks, or Django would write a name with a capital letter.
+            text = gettext("“%(endpoint)s”: %(done)s") % {"endpoint": endpoint, "done": TEXTS[name].done}
+            self.message_user(request, text, messages.SUCCESS)
         url = reverse(f"{self.admin_site.name}:sse_keepalive_endpoint_changelist")
         return HttpResponseRedirect(f"{url}?{request.GET.get('_changelist_filters', '')}")
 
@@ -236,6 +245,14 @@ class EndpointAdmin(ModelAdmin):
     @admin.action(description=TEXTS["stop"].action, permissions=["change"])
     def stop(self, request: HttpRequest, endpoints: QuerySet[Endpoint]) -> None:
         self._act(request, endpoints, "stop")
+
+
+def _last_entries(endpoints: Iterable[Endpoint]) -> dict[str, LogEntry]:
+    """Return what was logged last about each endpoint, by its key as the log has it."""
+    entries = LogEntry.objects.filter(
+        content_type=get_content_type_for_model(Endpoint), object_id__in=[str(endpoint.pk) for endpoint in endpoints]
+    )
+    return {str(entry.object_id): entry for entry in entries.select_related("user").order_by("action_time")}
 
 
 def _help_text(field: str) -> str:
