@@ -9,14 +9,12 @@ from django.contrib.admin.options import get_content_type_for_model
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import BadRequest, PermissionDenied
-from django.db import router, transaction
-from django.db.models import QuerySet
+from django.db.models import Max, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 from django.utils.decorators import method_decorator
 from django.utils.formats import date_format
 from django.utils.html import format_html
-from django.utils.http import urlencode
 from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
@@ -62,16 +60,10 @@ class EndpointList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         may_change = self.model_admin.has_change_permission(request)
-        entries = LogEntry.objects.filter(
-            content_type=get_content_type_for_model(self.model),
-            object_id__in=[str(endpoint.pk) for endpoint in self.result_list],
-        )
-        last = {entry.object_id: entry for entry in entries.select_related("user").order_by("action_time")}
+        entries = _last_entries(self.result_list)
         for endpoint in self.result_list:
-            endpoint.button_query = (
-                urlencode({"_changelist_filters": self.get_query_string()[1:]}) if may_change else None
-            )
-            endpoint.last_entry = last.get(str(endpoint.pk))
+            endpoint.button_query = self.model_admin.get_preserved_filters(request) if may_change else None
+            endpoint.last_entry = entries.get(str(endpoint.pk))
 
 
 @admin.register(Endpoint)
@@ -162,7 +154,7 @@ class EndpointAdmin(ModelAdmin):
         # An entry is made behind its change. If the endpoint is newer, it was changed in another way since.
         if entry is None or entry.action_time < endpoint.updated_at:
             return when
-        return gettext("%(when)s by %(user)s") % {"when": when, "user": entry.user}
+        return gettext("%(when)s by %(user)s") % {"when": when, "user": entry.user.get_username()}
 
     # What is changed.
 
@@ -190,10 +182,14 @@ class EndpointAdmin(ModelAdmin):
         return super().formfield_for_dbfield(db_field, request, show_hidden_initial=True, **kwargs)  # type: ignore[arg-type]
 
     def save_model(self, request: HttpRequest, obj: Endpoint, form: Any, change: bool) -> None:
-        if change:
-            obj.save(update_fields=[*form.changed_data, "updated_at"])
-        else:
+        if not change:
             super().save_model(request, obj, form, change)
+        elif form.changed_data:
+            obj.save(update_fields=[*form.changed_data, "updated_at"])
+
+    def log_change(self, request: HttpRequest, obj: Endpoint, message: Any) -> Any:
+        # Who has saved a form without a change in it has not changed the endpoint last.
+        return super().log_change(request, obj, message) if message else None
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.set_view)
@@ -219,11 +215,11 @@ class EndpointAdmin(ModelAdmin):
         return HttpResponseRedirect(f"{url}?{request.GET.get('_changelist_filters', '')}")
 
     def _set(self, request: HttpRequest, endpoints: QuerySet[Endpoint], name: str) -> int:
-        with transaction.atomic(using=router.db_for_write(Endpoint)):
-            changed = Endpoint.objects.filter(pk__in=endpoints.order_by().values("pk")).set_state(name)
-            for endpoint in changed:
-                self.log_change(request, endpoint, str(TEXTS[name].done))
-        return len(changed)
+        def log(endpoint: Endpoint) -> None:
+            self.log_change(request, endpoint, str(TEXTS[name].done))
+
+        keys = list(endpoints.values_list("pk", flat=True))
+        return len(Endpoint.objects.filter(pk__in=keys).set_state(name, log=log))
 
     def _act(self, request: HttpRequest, endpoints: QuerySet[Endpoint], name: str) -> None:
         count = self._set(request, endpoints, name)
@@ -249,10 +245,10 @@ class EndpointAdmin(ModelAdmin):
 
 def _last_entries(endpoints: Iterable[Endpoint]) -> dict[str, LogEntry]:
     """Return what was logged last about each endpoint, by its key as the log has it."""
-    entries = LogEntry.objects.filter(
-        content_type=get_content_type_for_model(Endpoint), object_id__in=[str(endpoint.pk) for endpoint in endpoints]
-    )
-    return {str(entry.object_id): entry for entry in entries.select_related("user").order_by("action_time")}
+    keys = [str(endpoint.pk) for endpoint in endpoints]
+    entries = LogEntry.objects.filter(content_type=get_content_type_for_model(Endpoint), object_id__in=keys)
+    newest = entries.order_by().values("object_id").annotate(newest=Max("pk")).values("newest")
+    return {str(entry.object_id): entry for entry in LogEntry.objects.filter(pk__in=newest).select_related("user")}
 
 
 def _help_text(field: str) -> str:

@@ -8,7 +8,7 @@ from django.db.models.signals import post_delete, post_migrate, post_save
 from django.utils.translation import gettext_lazy as _
 
 from sse_keepalive import checks
-from sse_keepalive.switches import switches
+from sse_keepalive.switches import runs_tests, switches
 
 
 class SSEKeepAliveConfig(AppConfig):
@@ -38,5 +38,6 @@ def read_again(using: str, **kwargs: Any) -> None:
 
 
 def forget(**kwargs: Any) -> None:
-    """Read the table as for the first time: it is new, or was emptied (as between two tests)."""
-    switches.forget()
+    """Forget what a test has decided: its tables were emptied."""
+    if runs_tests():
+        switches.forget()

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial, wraps
-from typing import Any, overload
+from typing import Any, cast, overload
 
 from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest, HttpResponse
@@ -71,6 +71,10 @@ def _decorate(view: Any, options: Options) -> Callable[..., Any]:
             "before a byte of it is sent. Make it an async generator."
         )
 
+    inner = getattr(view, "sse_keepalive_options", None)  # handed on by functools.wraps() of what lies in between
+    if isinstance(inner, Options):
+        options = inner.or_else(options)
+
     @wraps(view)
     async def async_view(*args: Any, **kwargs: Any) -> Any:
         request = _request_in(args, kwargs)
@@ -92,7 +96,9 @@ def _decorate(view: Any, options: Options) -> Callable[..., Any]:
     # method_decorator calls an async generator as a synchronous method, because it does not know its kind.
     is_method = isinstance(view, partial) and hasattr(view, "__wrapped__")
     is_async = _is(iscoroutinefunction, view) or (_is(inspect.isasyncgenfunction, view) and not is_method)
-    return async_view if is_async else sync_view
+    decorated: Any = async_view if is_async else sync_view
+    decorated.sse_keepalive_options = options
+    return cast("Callable[..., Any]", decorated)
 
 
 def _is(kind: Callable[[Any], bool], view: Callable[..., Any]) -> bool:

@@ -1,10 +1,11 @@
 """Which endpoint a request is for, what code says of it, and what a stopped one answers."""
 
+from dataclasses import replace
 from typing import Final
 
 from django.http import HttpRequest, HttpResponse
 
-from sse_keepalive.options import Options, Unset
+from sse_keepalive.options import UNSET, Options, Unset
 from sse_keepalive.switches import AS_IN_CODE, LONGEST_NAME, MOST_NAMES, Switch, switches
 
 #: Seconds after which a client that is no event-stream client may ask again.
@@ -24,7 +25,7 @@ def endpoint_of(request: HttpRequest | None, options: Options) -> str | None:
 def remember(name: str, options: Options) -> None:
     """Take note of what code says of an endpoint, to be shown to operators."""
     if name in _said or len(_said) < MOST_NAMES:
-        _said[name] = options
+        _said[name] = replace(options, on_error=UNSET)  # which may hold anything
 
 
 def said_in_code(name: str) -> Options | None:

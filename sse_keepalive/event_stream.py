@@ -78,16 +78,23 @@ class EventStream(StreamingHttpResponse):
 
     def _complete(self, request: HttpRequest | None, options: Options) -> None:
         """Take over from a decorator what the response does not know or say itself."""
-        before = self._options, self._switch, self._refused
+        before = self._request, self._options, self._switch
         self._request = self._request or request
         self._options = self._options.or_else(options)
         # Else left alone: the view may have told its stream what to use.
-        if before != (self._options, switch_of(self._request, self._options), None):
+        if before[1:] != (self._options, switch_of(self._request, self._options)):
             self._use_options()
+        elif self._refused is not None and self._request is not before[0]:
+            self._refuse_if_stopped()
 
     def _use_options(self) -> None:
+        was_open = self._switch.is_open
         self._switch = switch_of(self._request, self._options)
         self._use_switch()
+        if self._switch.is_open != was_open:
+            self._refuse_if_stopped()
+
+    def _refuse_if_stopped(self) -> None:
         if self._refused is not None:
             self.status_code, self.headers = self._refused
             self._refused = None
@@ -107,7 +114,7 @@ class EventStream(StreamingHttpResponse):
     def _obey(self, switch: Switch) -> None:
         if not switch.is_open:
             self._stream.end()
-        # What the view has told its stream since it was made holds where the operator says nothing, as always.
+        # What the view has told its stream since it was made holds as long as the operator says nothing at all.
         elif switch != self._switch or switch != AS_IN_CODE:
             self._switch = switch
             self._use_switch()

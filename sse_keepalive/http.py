@@ -65,7 +65,12 @@ class EventStreamResponse(EventStream):
 
     @property
     def stream(self) -> KeepAliveStream[Any]:
-        """The stream with its keep-alives: the handle by which it is ended, or gets another interval."""
+        """
+        The stream with its keep-alives: the handle by which it is ended, or gets another interval and frame.
+
+        When an operator decides anything about the endpoint, the interval and frame of the options are in force again,
+        or what he has set instead.
+        """
         return self._stream
 
 

@@ -1,5 +1,6 @@
 """What an operator has decided about each endpoint, as a table."""
 
+from collections.abc import Callable
 from typing import Final
 
 from django.core.validators import MaxValueValidator, MinValueValidator
@@ -28,20 +29,29 @@ def frame_choices() -> list[tuple[str, str]]:
 class EndpointQuerySet(models.QuerySet["Endpoint"]):
     """Endpoints, whose state can be set without touching what else was decided about them."""
 
-    def set_state(self, name: str) -> list["Endpoint"]:
+    def set_state(self, name: str, *, log: Callable[["Endpoint"], object] | None = None) -> list["Endpoint"]:
         """
         Set a state of :data:`STATES`, whatever else was decided, and return those endpoints that this has changed.
 
         This process obeys at once, every other as soon as it reads the table again.
+
+        :param log: called with each of these, in the same transaction.
         """
         field, value = STATES[name]
         using = self._db or router.db_for_write(self.model)  # type: ignore[attr-defined]
+        endpoints = list(self.using(using))
+        changed = []
+        # It begins with a write: SQLite waits for others before a transaction has read anything, but not afterwards.
         with transaction.atomic(using=using):
-            endpoints = list(self.using(using).exclude(**{field: value}))
-            changed = Endpoint.objects.using(using).filter(pk__in={endpoint.pk for endpoint in endpoints})
-            changed.update(**{field: value}, updated_at=now())
+            for endpoint in endpoints:
+                others = Endpoint.objects.using(using).filter(pk=endpoint.pk).exclude(**{field: value})
+                if others.update(**{field: value}, updated_at=now()):
+                    changed.append(endpoint)
+            for endpoint in changed:
+                if log is not None:
+                    log(endpoint)
             switches.reload_on_commit(using)
-        return endpoints
+        return changed
 
 
 class Endpoint(models.Model):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -94,7 +95,7 @@ class LoopStreams:
 
 
 _loops: Final[dict[asyncio.AbstractEventLoop, LoopStreams]] = {}
-_lock: Final = threading.Lock()
+_lock = threading.Lock()
 
 
 def _streams_of(loop: asyncio.AbstractEventLoop) -> LoopStreams:
@@ -118,3 +119,14 @@ def _switch(names: Iterable[str]) -> None:
 
 
 switches.listeners.append(_switch)
+
+
+def _forget_all() -> None:
+    """Be without streams, as in the child of a fork."""
+    global _lock
+    _lock = threading.Lock()
+    _loops.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)

@@ -4,7 +4,8 @@ What an operator has decided about each endpoint, as a snapshot in memory.
 Whoever asks for a switch looks into a dictionary. If the last look at the table was too long ago, he also starts a
 thread that reads the whole of it anew, and does not wait for that. So nobody waits for the database, it is asked once
 in ``SSE_KEEPALIVE_REFRESH`` seconds at most, and never while nobody asks. A decision that is saved in this process
-is read as soon as it is committed. Whatever goes wrong leaves the last snapshot in force.
+is read as soon as it is committed. Rows for new endpoints are made in a thread of their own, for an insert can be held
+up by whoever else writes, and must not hold up the reading. Whatever goes wrong leaves the last snapshot in force.
 
 Without the app in ``INSTALLED_APPS`` every switch is as the code says. In a process that runs tests no thread is
 started: it would see what a test has not committed, or not see it, and keep the test database from being dropped.
@@ -14,6 +15,7 @@ import asyncio
 import concurrent.futures
 import logging
 import math
+import os
 import sys
 import threading
 import time
@@ -23,7 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connections, transaction
+from django.db import connections, router, transaction
 
 from sse_keepalive.conf import conf
 
@@ -41,6 +43,9 @@ LONGEST_NAME: Final = 255
 #: So many rows are made by themselves. No site has as many endpoints; one that makes names of its users' data would.
 MOST_NAMES: Final = 1_000
 
+#: Seconds between two times that rows are made.
+BETWEEN_ROWS: Final = 1.0
+
 #: Seconds that a request waits at most for a snapshot that is on its way, if the last is older than ``RECENT`` or
 #: there is none.
 PATIENCE: Final = 0.5
@@ -48,6 +53,11 @@ RECENT: Final = 5.0
 
 #: Seconds after which a thread that still waits for the database is given up, and another may try.
 LOST_AFTER: Final = 30.0
+
+#: So many threads wait for it at most.
+MOST_READERS: Final = 3
+
+UNREADABLE: Final = "The switches of event streams cannot be read, so they stay as they are: %r"
 
 
 class Switch(NamedTuple):
@@ -64,29 +74,45 @@ class Switch(NamedTuple):
 AS_IN_CODE: Final = Switch()
 
 
+class Override:
+    """A switch that is in force until it is cancelled, whatever else is."""
+
+    def __init__(self, name: str, switch: Switch) -> None:
+        self.name = name
+        self.switch = switch
+
+
 class Switches:
     """The switches of all endpoints, for any thread to ask."""
 
     def __init__(self) -> None:
         #: Called with the names whose switches have changed, in whatever thread has found out.
         self.listeners: list[Callable[[Iterable[str]], None]] = []
-        self._lock = threading.Lock()
-        self._overrides: dict[str, Switch] = {}
+        self._overrides: dict[str, tuple[Override, ...]] = {}
         self._troubles: set[str] = set()
+        self._hooks: dict[str, Callable[[], None]] = {}
         self._loads = 0
-        self._loading: concurrent.futures.Future[None] | None = None
-        self._started_at = -math.inf
-        self._must_load_again = False
-        self._forget()
+        self._rest()
+        self.forget()
 
-    def _forget(self) -> None:
-        self._rows: Mapping[str, Switch] = {}
-        self._due_at = -math.inf
-        self._read_at = -math.inf
-        self._shown = self._loads
-        #: Names that are to get a row, and those that have got one which was not seen yet.
-        self._missing: set[str] = set()
-        self._made: set[str] = set()
+    def _rest(self) -> None:
+        """Be without threads, as in the child of a fork."""
+        self._lock = threading.Lock()
+        self._loading: concurrent.futures.Future[None] | None = None
+        self._readers = 0
+        self._must_load_again = False
+        self._is_making_rows = False
+        self._started_at = self._due_at = self._made_at = -math.inf
+
+    def forget(self) -> None:
+        """Start anew, as in a process that has not read the table; for tests, whose data are gone."""
+        with self._lock:
+            self._rows: Mapping[str, Switch] = {}
+            self._due_at = self._read_at = -math.inf
+            self._shown = self._loads
+            #: Names that are to get a row, and those that did not get one, although nothing was wrong.
+            self._missing: set[str] = set()
+            self._unmakeable: set[str] = set()
 
     # For requests and streams.
 
@@ -96,8 +122,8 @@ class Switches:
 
     def get(self, name: str) -> Switch:
         """Return the switch of an endpoint as far as it is known, and see to it that this stays recent."""
-        if self._overrides and name in self._overrides:
-            return self._overrides[name]
+        if self._overrides and (overrides := self._overrides.get(name)):
+            return overrides[-1].switch
         if time.monotonic() >= self._due_at:  # else it is on: what is to be refreshed has been
             if not self.is_on():
                 return AS_IN_CODE
@@ -106,10 +132,10 @@ class Switches:
 
     def note(self, name: str) -> None:
         """Take note that this endpoint exists: a row is made for it, in the background, if it has none."""
-        if name in self._rows or name in self._missing or name in self._made or not self._has_background():
+        if name in self._rows or name in self._missing or name in self._unmakeable or not self._has_background():
             return
         with self._lock:
-            is_full = len(self._rows.keys() | self._missing | self._made) >= MOST_NAMES
+            is_full = len(self._rows.keys() | self._missing | self._unmakeable) >= MOST_NAMES
             if not is_full:
                 self._missing.add(name)
         if is_full:
@@ -121,13 +147,15 @@ class Switches:
                 name,
             )
         else:
-            self.refresh(at_once=True)
+            self._start_making_rows()
 
     def refresh(self, *, at_once: bool = False) -> float | None:
         """
         Start to read the table if that is due and nobody does; return in how many seconds to ask again.
 
-        :param at_once: whether it is due although it was read a moment ago; then what is being read does not count.
+        What is being read already does not count if it is due. It is read again behind that.
+
+        :param at_once: whether it is due although it was read a moment ago.
         """
         now = time.monotonic()
         if now < self._due_at and not at_once:
@@ -138,11 +166,12 @@ class Switches:
         with self._lock:
             if now < self._due_at and not at_once:  # another thread was faster
                 return period
-            self._due_at = now + period
-            if self._loading is not None and now < self._started_at + LOST_AFTER:
-                self._must_load_again |= at_once
-            else:
+            nobody_reads = self._loading is None or now >= self._started_at + LOST_AFTER
+            if nobody_reads and self._readers < MOST_READERS:
                 self._start_loading(now)
+            else:
+                self._must_load_again = True
+            self._due_at = now + period  # the last, because who finds nothing due looks for what is loading
         return period
 
     async def until_recent(self) -> None:
@@ -165,67 +194,85 @@ class Switches:
         return (self._loading if patience > 0 else None), patience
 
     def _has_background(self) -> bool:
-        # What setup_test_environment() leaves behind, for unittest and pytest-django alike.
-        state = getattr(sys.modules.get("django.test.utils"), "_TestState", None)
-        return self.is_on() and not hasattr(state, "saved_data")
+        return self.is_on() and not runs_tests()
 
     # For those who change the table.
 
     def reload_on_commit(self, using: str) -> None:
         """Read the table in this thread as soon as the transaction is committed that has changed it."""
-        transaction.on_commit(partial(self._reload, using), using=using, robust=True)
+        connection = connections[using]
+        hook = self._hooks.setdefault(using, partial(self._reload, using))
+        if not self.is_on() or any(other is hook for _, other, *_ in connection.run_on_commit):
+            return  # once for a transaction, however many rows it changes
+        if connection.in_atomic_block or connection.get_autocommit():
+            transaction.on_commit(hook, using=using, robust=True)
 
     def _reload(self, using: str) -> None:
+        model = _model()
+        is_ours = using in (router.db_for_read(model), router.db_for_write(model))
         # Inside of a transaction nothing is committed: it is a test's, which will roll it back.
-        if self.is_on() and not connections[using].in_atomic_block:
+        if is_ours and not connections[using].in_atomic_block:
             self._load(using)
 
-    def forget(self) -> None:
-        """Start anew, as in a process that has not read the table."""
+    def override(self, name: str, switch: Switch) -> "Override":
+        """Let a switch be in force in this process, whatever the table says, until the result is cancelled."""
+        override = Override(name, switch)
         with self._lock:
-            names = set(self._rows)
-            self._forget()
-        self._tell(names)
-
-    def override(self, name: str, switch: Switch | None) -> Switch | None:
-        """Let a switch be in force in this process, whatever the table says, and return the one that was."""
-        before = self._overrides.pop(name, None)
-        if switch is not None:
-            self._overrides[name] = switch
+            self._overrides[name] = (*self._overrides.get(name, ()), override)
         self._tell([name])
-        return before
+        return override
 
-    # In the thread that reads.
+    def cancel(self, override: "Override") -> None:
+        """Let what was in force before or has been put into force since be in force again."""
+        with self._lock:
+            others = tuple(other for other in self._overrides[override.name] if other is not override)
+            if others:
+                self._overrides[override.name] = others
+            else:
+                del self._overrides[override.name]
+        self._tell([override.name])
+
+    # In threads in the background.
+
+    def _start(self, target: Callable[[], None]) -> bool:
+        # A daemon: a database that does not answer must not hold up the end of the process.
+        thread = threading.Thread(target=target, name="sse_keepalive.switches", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads, or the process ends
+            self._complain("read", UNREADABLE, error)
+            return False
+        return True
 
     def _start_loading(self, now: float) -> None:
         self._started_at = now
         self._must_load_again = False
-        loading = self._loading = concurrent.futures.Future()
+        loading: concurrent.futures.Future[None] = concurrent.futures.Future()
         loading.set_running_or_notify_cancel()  # nobody who waits for it can cancel it
-        # A daemon: a database that does not answer must not hold up the end of the process.
-        thread = threading.Thread(target=self._run, args=(loading,), name="sse_keepalive.switches", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # no more threads, or the process ends
+        self._loading = loading
+        self._readers += 1
+        if not self._start(partial(self._run, loading)):
             self._loading = None
+            self._readers -= 1
             loading.set_result(None)
 
     def _run(self, loading: "concurrent.futures.Future[None]") -> None:
         try:
-            try:
-                self._load(makes_rows=True)
-            finally:
-                connections.close_all()  # this thread's
+            self._load()
+            if self._missing:  # still, because they could not be made so far
+                self._start_making_rows()
         finally:
             with self._lock:
+                self._readers -= 1
                 if self._loading is loading:
                     self._loading = None
                 is_outdated = self._must_load_again
             loading.set_result(None)
+            connections.close_all()  # this thread's
             if is_outdated:
                 self.refresh(at_once=True)
 
-    def _load(self, using: str | None = None, *, makes_rows: bool = False) -> None:
+    def _load(self, using: str | None = None) -> None:
         with self._lock:
             self._loads += 1
             number = self._loads
@@ -233,49 +280,71 @@ class Switches:
         rows = None
         try:
             rows = self._read(using)
-            if makes_rows:
-                self._make_rows(rows)
         except ImproperlyConfigured:  # a site without a database
-            rows = rows or {}
+            rows = {}
         except Exception as error:
-            self._complain("read", "The switches of event streams cannot be read, so they stay as they are: %r", error)
+            self._complain("read", UNREADABLE, error)
         else:
             self._relent("read", "The switches of event streams can be read again.")
         changed: set[str] = set()
         with self._lock:
-            self._read_at = max(self._read_at, began_at)
-            # One that began later has seen more, and may have been faster.
-            if rows is not None and number > self._shown:
+            if number > self._shown:  # else one that began later, and has seen more, was faster
+                self._read_at = began_at
+                if rows is None:
+                    return
                 self._shown = number
                 changed = {name for name, _ in rows.items() ^ self._rows.items()}
                 self._rows = rows
+                self._missing -= rows.keys()
+                self._unmakeable -= rows.keys()
         self._tell(changed)
 
     def _read(self, using: str | None) -> dict[str, Switch]:
         table = _model().objects.using(using)
         return {name: Switch(*row) for name, *row in table.values_list("name", *Switch._fields)}
 
-    def _make_rows(self, rows: dict[str, Switch]) -> None:
+    def _start_making_rows(self) -> None:
         with self._lock:
-            # What was made and has not come into sight (names that differ in case only, where the database does not
-            # tell these apart) is not made again and again; what has, can be made again when it was deleted.
-            self._made -= rows.keys()
-            self._missing -= rows.keys()
-            names = sorted(self._missing)
-        if not names:
-            return
-        model = _model()
-        ignores_conflicts = connections[model.objects.all().db].features.supports_ignore_conflicts
+            if not self._is_making_rows:
+                self._is_making_rows = self._start(self._run_making_rows)
+
+    def _run_making_rows(self) -> None:
+        goes_on = False
         try:
-            model.objects.bulk_create([model(name=name) for name in names], ignore_conflicts=ignores_conflicts)
+            # The first at once, and those that come in the next moment all together behind it.
+            time.sleep(max(0.0, self._made_at + BETWEEN_ROWS - time.monotonic()))
+            self._made_at = time.monotonic()
+            goes_on = self._make_rows() and bool(self._missing)
+        finally:
+            connections.close_all()  # this thread's
+            with self._lock:
+                self._is_making_rows = False
+            if goes_on:
+                self._start_making_rows()
+
+    def _make_rows(self) -> bool:
+        if "read" in self._troubles:  # then there is no use, and one line in the log is enough
+            return False
+        with self._lock:
+            names = self._missing.copy()
+        model = _model()
+        try:
+            features = connections[router.db_for_write(model)].features
+            model.objects.bulk_create(
+                [model(name=name) for name in sorted(names)], ignore_conflicts=features.supports_ignore_conflicts
+            )
+        except ImproperlyConfigured:  # a site without a database
+            return False
         except Exception as error:
             self._complain("make", "Event streams cannot be listed in the admin: %r", error)
-            return
+            return False
         self._relent("make", "Event streams can be listed in the admin again.")
+        self._load()
         with self._lock:
-            self._missing.difference_update(names)
-            self._made.update(names)
-        rows.update(dict.fromkeys(names, AS_IN_CODE))
+            # Where the database takes names that differ in case for the same, say, they must not be tried for ever.
+            self._unmakeable |= names & self._missing
+            self._missing -= names
+        return True
 
     def _tell(self, names: Iterable[str]) -> None:
         if names:
@@ -295,9 +364,18 @@ class Switches:
             logger.warning(message)
 
 
+def runs_tests() -> bool:
+    """Whether this process runs tests, of unittest or pytest-django: what setup_test_environment() leaves behind."""
+    return hasattr(getattr(sys.modules.get("django.test.utils"), "_TestState", None), "saved_data")
+
+
 def _model() -> Any:
     return apps.get_model(APP, "Endpoint")
 
 
 #: Those of this process.
 switches: Final = Switches()
+
+if hasattr(os, "register_at_fork"):
+    # A server that loads the site before it forks: the child has neither the threads nor those who hold the lock.
+    os.register_at_fork(after_in_child=switches._rest)

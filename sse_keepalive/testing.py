@@ -5,7 +5,7 @@ from django.test.utils import TestContextDecorator
 from sse_keepalive.conf import interval_in_seconds
 from sse_keepalive.frames import FRAMES
 from sse_keepalive.options import Interval
-from sse_keepalive.switches import SHORTEST_INTERVAL, Switch, switches
+from sse_keepalive.switches import SHORTEST_INTERVAL, Override, Switch, switches
 
 
 class override_switch(TestContextDecorator):  # noqa: N801 - a decorator, as override_settings is
@@ -41,10 +41,10 @@ class override_switch(TestContextDecorator):  # noqa: N801 - a decorator, as ove
         super().__init__()
         self.name = name
         self.switch = Switch(keep_alive, seconds, frame, is_open)
-        self._before: list[Switch | None] = []
+        self._in_force: list[Override] = []
 
     def enable(self) -> None:
-        self._before.append(switches.override(self.name, self.switch))
+        self._in_force.append(switches.override(self.name, self.switch))
 
     def disable(self) -> None:
-        switches.override(self.name, self._before.pop())
+        switches.cancel(self._in_force.pop())

@@ -4,8 +4,9 @@ import json
 from argparse import ArgumentParser
 from typing import Any, Final
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management import BaseCommand, CommandError
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError
 
 from sse_keepalive.models import Endpoint
 
@@ -29,12 +30,12 @@ class Command(BaseCommand):
         try:
             self.switch({state: options[state] for state in EXPLANATIONS})
             endpoints = list(Endpoint.objects.all())
-        except DatabaseError as error:
+        except (DatabaseError, ImproperlyConfigured) as error:
             raise CommandError(f"{error} (is the database there, and has `manage.py migrate` been run?)") from error
         self.stdout.write(as_json(endpoints) if options["json"] else as_table(endpoints))
 
     def switch(self, names_by_state: dict[str, list[str]]) -> None:
-        """Set what is asked for, all of it or nothing."""
+        """Set what is asked for, or nothing if anything in it cannot be."""
         for one, other in (("on", "off"), ("open", "stop")):
             if both := set(names_by_state[one]) & set(names_by_state[other]):
                 raise CommandError(f"--{one} and --{other} contradict each other for {', '.join(sorted(both))}.")
@@ -45,8 +46,8 @@ class Command(BaseCommand):
                 f"There is no endpoint {', '.join(map(repr, sorted(unknown)))}. An endpoint appears at its first "
                 "request; without an option this command lists them."
             )
-        with transaction.atomic():
-            for state, names in names_by_state.items():
+        for state, names in names_by_state.items():
+            if names:
                 Endpoint.objects.filter(name__in=names).set_state(state)
 
 
