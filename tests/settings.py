@@ -36,8 +36,8 @@ TEMPLATES = [
 ROOT_URLCONF = "tests.urls"
 MIDDLEWARE: list[str] = []
 ALLOWED_HOSTS = ["*"]
-# The tests' in a file, which is closed between two tests, as one in memory is not: Django looks at connections that are
-# open when a response is closed, which a test without a database must not do.
+# The tests' is in a file, which is closed between two tests, as one in memory is not: when a response is closed Django
+# looks at connections that are open, and a test without a database must not.
 DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",

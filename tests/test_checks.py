@@ -30,7 +30,13 @@ def messages(**settings: Any) -> list[CheckMessage]:
 
 def test_the_checks_are_registered() -> None:
     registered: list[object] = list(registry.get_checks())
-    for check in (checks.check_interval, checks.check_first_interval, checks.check_frame, checks.check_server):
+    for check in (
+        checks.check_interval,
+        checks.check_first_interval,
+        checks.check_frame,
+        checks.check_refresh,
+        checks.check_server,
+    ):
         assert check in registered
 
 
@@ -48,6 +54,11 @@ def test_an_interval_that_is_off_or_short_is_fine(value: Any) -> None:
 @pytest.mark.parametrize("value", [0, 0.5, None, 1, timedelta(seconds=1), 3600], ids=repr)
 def test_a_first_interval_that_is_a_time_is_fine(value: Any) -> None:
     assert messages(SSE_KEEPALIVE_FIRST_INTERVAL=value) == []
+
+
+@pytest.mark.parametrize("value", [0.001, None, 2, Decimal("2.5"), timedelta(seconds=10), 3600], ids=repr)
+def test_s5_a_refresh_that_is_a_time_or_off_is_fine(value: Any) -> None:
+    assert messages(SSE_KEEPALIVE_REFRESH=value) == []
 
 
 @pytest.mark.parametrize(
@@ -74,6 +85,13 @@ def test_f6_a_frame_that_is_harmless_is_fine(value: Any) -> None:
         ("SSE_KEEPALIVE_FRAME", "comment", "sse_keepalive.E003", ERROR, "'comment'", "'COMMENT'"),
         ("SSE_KEEPALIVE_FRAME", None, "sse_keepalive.E003", ERROR, "NoneType", "'EVENT'"),
         ("SSE_KEEPALIVE_FRAME", "id: 1\n\n", "sse_keepalive.E003", ERROR, "id: 1", "one complete event"),
+        ("SSE_KEEPALIVE_REFRESH", "2", "sse_keepalive.E004", ERROR, "'2'", "number of seconds or a timedelta"),
+        ("SSE_KEEPALIVE_REFRESH", True, "sse_keepalive.E004", ERROR, "True", "do without the switches"),
+        ("SSE_KEEPALIVE_REFRESH", False, "sse_keepalive.E004", ERROR, "False", "None"),
+        ("SSE_KEEPALIVE_REFRESH", 0, "sse_keepalive.E004", ERROR, "0", "the default is 2"),
+        ("SSE_KEEPALIVE_REFRESH", -1, "sse_keepalive.E004", ERROR, "-1", "the default is 2"),
+        ("SSE_KEEPALIVE_REFRESH", float("inf"), "sse_keepalive.E004", ERROR, "inf", "None"),
+        ("SSE_KEEPALIVE_REFRESH", float("nan"), "sse_keepalive.E004", ERROR, "nan", "None"),
     ],
 )
 def test_f6_a_setting_that_is_wrong_is_named_before_the_first_request(
@@ -90,8 +108,9 @@ def test_f6_a_setting_that_is_wrong_is_named_before_the_first_request(
 
 
 def test_every_setting_that_is_wrong_is_named() -> None:
-    found = messages(SSE_KEEPALIVE_INTERVAL=True, SSE_KEEPALIVE_FIRST_INTERVAL="x", SSE_KEEPALIVE_FRAME=1)
-    assert {message.id for message in found} == {"sse_keepalive.E001", "sse_keepalive.E002", "sse_keepalive.E003"}
+    settings = ("INTERVAL", "FIRST_INTERVAL", "FRAME", "REFRESH")
+    found = messages(**{f"SSE_KEEPALIVE_{setting}": True for setting in settings})
+    assert {message.id for message in found} == {f"sse_keepalive.E00{number}" for number in range(1, 5)}
 
 
 def test_daphne_without_an_application_to_serve_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,13 @@ import pytest
 from django.http import HttpRequest
 from django.test import RequestFactory, override_settings
 
-from sse_keepalive.conf import DEFAULT_INTERVAL, conf, first_interval_in_seconds, interval_in_seconds
+from sse_keepalive.conf import (
+    DEFAULT_INTERVAL,
+    conf,
+    first_interval_in_seconds,
+    interval_in_seconds,
+    refresh_in_seconds,
+)
 from sse_keepalive.decorators import sse_keepalive
 from sse_keepalive.frames import COMMENT, LINE
 from sse_keepalive.http import EventStreamResponse
@@ -104,8 +110,38 @@ def test_r4_a_first_interval_of_zero_is_at_once(value: Any) -> None:
     assert first_interval_in_seconds(value) == 0.0
 
 
+@pytest.mark.parametrize(("value", "seconds"), [*SECONDS, *LONG], ids=repr)
+def test_s5_a_refresh_is_given_in_seconds(value: Any, seconds: float) -> None:
+    assert refresh_in_seconds(value) == seconds
+    with override_settings(SSE_KEEPALIVE_REFRESH=value):
+        assert conf.refresh == seconds
+
+
+def test_s5_a_refresh_of_none_is_never() -> None:
+    assert refresh_in_seconds(None) is None
+    with override_settings(SSE_KEEPALIVE_REFRESH=None):
+        assert conf.refresh is None
+
+
+@pytest.mark.parametrize("value", [value for value in OFF if value is not None and value is not False], ids=repr)
+def test_s5_a_refresh_takes_some_time_that_ends(value: Any) -> None:
+    """None is the one way to turn the switches off: 0 might as well be meant for all the time."""
+    with pytest.raises(ValueError, match="not a time of more than 0 seconds"):
+        refresh_in_seconds(value)
+    with override_settings(SSE_KEEPALIVE_REFRESH=value):
+        assert conf.refresh == 2.0
+
+
+@pytest.mark.parametrize("value", [*NONSENSE, False], ids=lambda value: type(value).__name__ + repr(value)[:5])
+def test_s5_any_other_refresh_is_a_type_error_and_the_default_at_a_request(value: Any) -> None:
+    with pytest.raises(TypeError, match="neither a number of seconds nor a timedelta"):
+        refresh_in_seconds(value)
+    with override_settings(SSE_KEEPALIVE_REFRESH=value):
+        assert conf.refresh == 2.0
+
+
 def test_d1_without_settings_there_are_the_defaults() -> None:
-    assert (conf.interval, conf.first_interval, conf.frame) == (15.0, None, COMMENT)
+    assert (conf.interval, conf.first_interval, conf.frame, conf.refresh) == (15.0, None, COMMENT, 2.0)
 
 
 @pytest.mark.parametrize("value", ["ping", "", "data: x", "id: 1\n\n", "\ud800\n", b"\xff\n", None, 1, ["LINE"]])

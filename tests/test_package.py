@@ -72,7 +72,65 @@ print(asyncio.run(main()))
     assert "data: 2" in body
 
 
-@pytest.mark.parametrize("room", ["conf", "http", "decorators", "checks"])
+def test_s1_without_the_app_there_is_no_table_no_query_and_no_thread() -> None:
+    """Though there is a database, and streams that an operator could switch."""
+    program = """
+import asyncio, sys, threading
+
+from django.conf import settings
+
+database = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+settings.configure(SECRET_KEY="not a secret", DATABASES={"default": database}, SSE_KEEPALIVE_REFRESH=0.001)
+
+import django
+django.setup()
+
+from django.core.management import call_command
+from django.db import connection
+from django.db.backends.signals import connection_created
+from django.http import HttpRequest
+from sse_keepalive.decorators import sse_keepalive
+from sse_keepalive.switches import AS_IN_CODE, switches
+from sse_keepalive.testing import override_switch
+
+connections = []
+connection_created.connect(lambda **kwargs: connections.append(kwargs), weak=False)
+started = []
+start = threading.Thread.start
+threading.Thread.start = lambda thread: (started.append(thread), start(thread))
+
+@sse_keepalive(endpoint="named", interval=0.002)
+async def view(request):
+    yield "data: 1\\n\\n"
+    await asyncio.sleep(0.1)
+    yield "data: 2\\n\\n"
+
+async def main():
+    chunks = aiter(await view(HttpRequest()))
+    assert [await anext(chunks), await anext(chunks)] == [b"", b"data: 1\\n\\n"]
+    timers = [timer._callback for timer in asyncio.get_running_loop()._scheduled]
+    assert not any(type(getattr(timer, "__self__", None)).__name__ == "LoopStreams" for timer in timers)
+    await chunks.aclose()
+    for _ in range(3):
+        body = b"".join([chunk async for chunk in await view(HttpRequest())])
+        assert body.endswith(b"data: 2\\n\\n") and b"keep-alive" in body
+    with override_switch("named", is_open=False):
+        assert (await view(HttpRequest())).status_code == 503
+    await switches.until_recent()
+
+asyncio.run(main())
+switches.block_until_recent()
+switches.note("named")
+assert switches.get("named") == AS_IN_CODE
+assert (connections, started) == ([], [])
+assert "sse_keepalive.models" not in sys.modules
+call_command("migrate", verbosity=0)
+print(connection.introspection.table_names())
+"""
+    assert run(program).strip() in ("[]", "['django_migrations']")
+
+
+@pytest.mark.parametrize("room", ["conf", "switches", "options", "streams", "http", "decorators", "checks", "testing"])
 def test_s1_a_room_can_be_imported_before_there_are_settings(room: str) -> None:
     """As urls.py and views.py are, by whatever imports them first."""
     program = f"""
