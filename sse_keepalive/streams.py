@@ -91,7 +91,8 @@ class LoopStreams:
                 self._timer.cancel()
                 self._timer = None
             with _lock:
-                _loops.pop(self.loop, None)
+                if _loops.get(self.loop) is self:
+                    del _loops[self.loop]
 
 
 _loops: Final[dict[asyncio.AbstractEventLoop, LoopStreams]] = {}

@@ -24,7 +24,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from django.apps import apps
-from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router, transaction
 
 from sse_keepalive.conf import conf
@@ -54,10 +53,8 @@ RECENT: Final = 5.0
 #: Seconds after which a thread that still waits for the database is given up, and another may try.
 LOST_AFTER: Final = 30.0
 
-#: So many threads wait for it at most.
-MOST_READERS: Final = 3
-
 UNREADABLE: Final = "The switches of event streams cannot be read, so they stay as they are: %r"
+UNLISTED: Final = "Event streams cannot be listed in the admin: %r"
 
 
 class Switch(NamedTuple):
@@ -102,7 +99,7 @@ class Switches:
         self._readers = 0
         self._must_load_again = False
         self._is_making_rows = False
-        self._started_at = self._due_at = self._made_at = -math.inf
+        self._started_at = self._heard_at = self._due_at = self._made_at = -math.inf
 
     def forget(self) -> None:
         """Start anew, as in a process that has not read the table; for tests, whose data are gone."""
@@ -163,15 +160,21 @@ class Switches:
         if not self._has_background():
             return None
         period = conf.refresh or math.inf
+        error: Exception | None = None
         with self._lock:
             if now < self._due_at and not at_once:  # another thread was faster
                 return period
-            nobody_reads = self._loading is None or now >= self._started_at + LOST_AFTER
-            if nobody_reads and self._readers < MOST_READERS:
-                self._start_loading(now)
+            # The more threads hang already, the later another one tries.
+            is_lost = now >= self._heard_at + LOST_AFTER * 2 ** (self._readers - 1)
+            if self._loading is None:
+                error = self._start_loading(now)
+            elif is_lost:
+                error = self._start_loading(now) or TimeoutError(f"no answer in {LOST_AFTER:g} s")
             else:
                 self._must_load_again = True
             self._due_at = now + period  # the last, because who finds nothing due looks for what is loading
+        if error is not None:
+            self._complain("read", UNREADABLE, error)
         return period
 
     async def until_recent(self) -> None:
@@ -234,27 +237,19 @@ class Switches:
 
     # In threads in the background.
 
-    def _start(self, target: Callable[[], None]) -> bool:
-        # A daemon: a database that does not answer must not hold up the end of the process.
-        thread = threading.Thread(target=target, name="sse_keepalive.switches", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:  # no more threads, or the process ends
-            self._complain("read", UNREADABLE, error)
-            return False
-        return True
-
-    def _start_loading(self, now: float) -> None:
-        self._started_at = now
+    def _start_loading(self, now: float) -> Exception | None:
+        self._started_at = self._heard_at = now
         self._must_load_again = False
         loading: concurrent.futures.Future[None] = concurrent.futures.Future()
         loading.set_running_or_notify_cancel()  # nobody who waits for it can cancel it
         self._loading = loading
         self._readers += 1
-        if not self._start(partial(self._run, loading)):
+        error = _start(partial(self._run, loading))
+        if error is not None:
             self._loading = None
             self._readers -= 1
             loading.set_result(None)
+        return error
 
     def _run(self, loading: "concurrent.futures.Future[None]") -> None:
         try:
@@ -264,6 +259,7 @@ class Switches:
         finally:
             with self._lock:
                 self._readers -= 1
+                self._heard_at = time.monotonic()
                 if self._loading is loading:
                     self._loading = None
                 is_outdated = self._must_load_again
@@ -276,12 +272,9 @@ class Switches:
         with self._lock:
             self._loads += 1
             number = self._loads
-        began_at = time.monotonic()
         rows = None
         try:
             rows = self._read(using)
-        except ImproperlyConfigured:  # a site without a database
-            rows = {}
         except Exception as error:
             self._complain("read", UNREADABLE, error)
         else:
@@ -289,36 +282,47 @@ class Switches:
         changed: set[str] = set()
         with self._lock:
             if number > self._shown:  # else one that began later, and has seen more, was faster
-                self._read_at = began_at
+                self._read_at = time.monotonic()
                 if rows is None:
                     return
                 self._shown = number
-                changed = {name for name, _ in rows.items() ^ self._rows.items()}
+                before = self._rows
+                differing = {name for name, _ in rows.items() ^ before.items()}
+                changed = {name for name in differing if rows.get(name, AS_IN_CODE) != before.get(name, AS_IN_CODE)}
                 self._rows = rows
                 self._missing -= rows.keys()
                 self._unmakeable -= rows.keys()
         self._tell(changed)
 
     def _read(self, using: str | None) -> dict[str, Switch]:
-        table = _model().objects.using(using)
-        return {name: Switch(*row) for name, *row in table.values_list("name", *Switch._fields)}
+        # From where they are written: a replica would know nothing yet of what this process does already.
+        using = using or router.db_for_write(_model())
+        if not _is_database(using):
+            return {}
+        rows = _model().objects.using(using).values_list("name", *Switch._fields)
+        return {name: Switch(*row) for name, *row in rows}
 
     def _start_making_rows(self) -> None:
+        error: Exception | None = None
         with self._lock:
             if not self._is_making_rows:
-                self._is_making_rows = self._start(self._run_making_rows)
+                error = _start(self._run_making_rows)
+                self._is_making_rows = error is None
+        if error is not None:
+            self._complain("read", UNREADABLE, error)  # for want of threads, of which reading needs one too
 
     def _run_making_rows(self) -> None:
-        goes_on = False
+        has_made = goes_on = False
         try:
             # The first at once, and those that come in the next moment all together behind it.
             time.sleep(max(0.0, self._made_at + BETWEEN_ROWS - time.monotonic()))
             self._made_at = time.monotonic()
-            goes_on = self._make_rows() and bool(self._missing)
+            has_made = self._make_rows()
         finally:
             connections.close_all()  # this thread's
             with self._lock:
                 self._is_making_rows = False
+                goes_on = has_made and bool(self._missing)
             if goes_on:
                 self._start_making_rows()
 
@@ -329,14 +333,15 @@ class Switches:
             names = self._missing.copy()
         model = _model()
         try:
-            features = connections[router.db_for_write(model)].features
-            model.objects.bulk_create(
-                [model(name=name) for name in sorted(names)], ignore_conflicts=features.supports_ignore_conflicts
+            using = router.db_for_write(model)
+            if not _is_database(using):
+                return False
+            model.objects.using(using).bulk_create(
+                [model(name=name) for name in sorted(names)],
+                ignore_conflicts=connections[using].features.supports_ignore_conflicts,
             )
-        except ImproperlyConfigured:  # a site without a database
-            return False
         except Exception as error:
-            self._complain("make", "Event streams cannot be listed in the admin: %r", error)
+            self._complain("make", UNLISTED, error)
             return False
         self._relent("make", "Event streams can be listed in the admin again.")
         self._load()
@@ -367,6 +372,22 @@ class Switches:
 def runs_tests() -> bool:
     """Whether this process runs tests, of unittest or pytest-django: what setup_test_environment() leaves behind."""
     return hasattr(getattr(sys.modules.get("django.test.utils"), "_TestState", None), "saved_data")
+
+
+def _start(target: Callable[[], None]) -> Exception | None:
+    """Start a thread, or return why it cannot be started: there are too many, or the process ends."""
+    # A daemon: a database that does not answer must not hold up the end of the process.
+    thread = threading.Thread(target=target, name="sse_keepalive.switches", daemon=True)
+    try:
+        thread.start()
+    except Exception as error:
+        return error
+    return None
+
+
+def _is_database(using: str) -> bool:
+    """Whether there is one; a site may have none and be without switches."""
+    return str(connections.settings[using]["ENGINE"]) != "django.db.backends.dummy"
 
 
 def _model() -> Any:

@@ -30,7 +30,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.management import call_command
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
@@ -166,6 +166,7 @@ def run(*, module: str, name: str, migrated: bool, options: dict[str, Any], outp
         asyncio.run(test())
     else:
         test()
+    until(lambda: len(readers()) <= sum(clock.sleepers for clock in _clocks))
     connections.close_all()
 
 
@@ -182,8 +183,9 @@ class Database:
         self.released.set()
         self._held = ""
         self._holds_all = False
-        #: Whether the database refuses to be changed.
+        #: Whether the database refuses to be changed, or to be asked.
         self.is_read_only = False
+        self.is_gone = False
         connection_created.connect(self._watch)
 
     def hold(self, kind: str = "SELECT", *, all_of_them: bool = False) -> None:
@@ -208,6 +210,8 @@ class Database:
     def _ask(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
         thread = threading.current_thread().name
         self.queries.append((thread, sql))
+        if self.is_gone:
+            raise OperationalError("the database is gone")
         if self.is_read_only and not sql.startswith("SELECT"):
             raise DatabaseError("attempt to write a readonly database")
         result = execute(sql, params, many, context)
@@ -258,6 +262,7 @@ class Clock:
         self._now = time.monotonic()
         self._deadlines: list[float] = []
         self._news = threading.Condition()
+        _clocks.append(self)
         module.time = self
 
     def monotonic(self) -> float:
@@ -281,6 +286,9 @@ class Clock:
             self._news.notify_all()
 
 
+_clocks: list[Clock] = []
+
+
 @contextmanager
 def logged() -> Iterator[list[logging.LogRecord]]:
     """Take whatever is logged in the meantime."""
@@ -299,4 +307,5 @@ def logged() -> Iterator[list[logging.LogRecord]]:
 
 
 if __name__ == "__main__":
-    fork_for_each_order()
+    # Not this very module, which is another to those that import it by its name.
+    importlib.import_module("tests.background").fork_for_each_order()

@@ -180,6 +180,20 @@ def test_s2_an_operators_interval_leaves_the_first_interval_to_the_code() -> Non
         assert [seconds for seconds, _ in frames_of(layered(inner={"first_interval": 2}))] == [2.0, 42.0, 82.0]
 
 
+def test_d4_what_a_view_tells_its_stream_holds_until_an_operator_says_something() -> None:
+    @sse_keepalive
+    async def view(request: HttpRequest) -> EventStreamResponse:
+        response = EventStreamResponse(silence(), interval=20, endpoint="named")
+        response.stream.use(40, "LINE")
+        return response
+
+    assert frames_of(view) == [(40.0, LINE.encode()), (80.0, LINE.encode())]
+    with operator(interval=30.0, frame="EVENT"):
+        assert frames_of(view) == [(seconds, EVENT.encode()) for seconds in (30, 60, 90)]
+    with operator(keep_alive=False):
+        assert frames_of(view) == []
+
+
 def test_s2_a_frame_that_the_code_does_not_know_says_nothing() -> None:
     with operator(frame="GONE"):
         assert frames_of(layered(inner={"frame": "LINE", "interval": 60})) == [(60.0, LINE.encode())]
@@ -273,6 +287,7 @@ async def test_s4_a_change_of_another_endpoint_changes_nothing() -> None:
 
 
 async def test_s4_while_many_streams_obey_the_loop_serves_others_too() -> None:
+    assert AT_ONCE <= 500
     told: list[Switch] = []
     opened = [OpenStream("named", told.append) for _ in range(5 * AT_ONCE // 2)]
     assert told == [AS_IN_CODE] * len(opened)
@@ -295,7 +310,8 @@ async def test_s4_streams_that_are_closed_or_dropped_meanwhile_are_not_told_any_
         async with asyncio.timeout(TIME_LIMIT):
             while not told:
                 await asyncio.sleep(0)
-        for stream in opened[AT_ONCE // 2 :]:
+        closed = opened[AT_ONCE // 2 :]
+        for stream in closed:
             stream.close()
         opened.clear()
         for _ in range(5):
@@ -431,6 +447,16 @@ async def made_by_hand_for_a_framework(request: HttpRequest) -> EventStreamRespo
     return EventStreamResponse(refused_events(), request=FrameworkRequest(request), endpoint="named")  # type: ignore[arg-type]
 
 
+@sse_keepalive(endpoint="named")
+def called_by_another(request: HttpRequest) -> EventStreamResponse:
+    return EventStreamResponse(refused_events(), headers={"X-Secret": "1"})
+
+
+async def made_in_a_function_on_the_loop(request: HttpRequest) -> EventStreamResponse:
+    response: EventStreamResponse = called_by_another(request)
+    return response
+
+
 async def made_by_hand_without_a_request(request: HttpRequest) -> EventStreamResponse:
     return EventStreamResponse(refused_events(), endpoint="named")
 
@@ -462,6 +488,7 @@ MADE = [
     pytest.param(made_by_hand, id="made by hand"),
     pytest.param(made_by_hand_for_a_framework, id="made by hand for a framework"),
     pytest.param(made_by_hand_in_a_thread, id="made by hand in a thread"),
+    pytest.param(made_in_a_function_on_the_loop, id="made in a function on the loop"),
     pytest.param(sse_keepalive(made_by_hand), id="made by hand and decorated"),
     pytest.param(sse_keepalive(endpoint="other")(made_by_hand), id="made by hand and decorated with another name"),
     pytest.param(
@@ -476,10 +503,11 @@ MADE = [
 async def test_s3_a_stopped_endpoint_refuses_without_having_done_anything(
     view: Callable[..., Any], middleware: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    gzip = {"Accept-Encoding": "gzip"}
     with operator(is_open=False):
-        to_browsers = await get(view, headers=BROWSER, middleware=middleware)
-        to_others = await get(view, headers={"Accept": "*/*"}, middleware=middleware)
-        head = await get(view, method="HEAD", headers=BROWSER, middleware=middleware)
+        to_browsers = await get(view, headers={**BROWSER, **gzip}, middleware=middleware)
+        to_others = await get(view, headers={"Accept": "*/*", **gzip}, middleware=middleware)
+        head = await get(view, method="HEAD", headers={**BROWSER, **gzip}, middleware=middleware)
     assert [exchange.status for exchange in (to_browsers, to_others, head)] == [204, 503, 204]
     for exchange in (to_browsers, to_others, head):
         assert exchange.is_complete
@@ -487,6 +515,7 @@ async def test_s3_a_stopped_endpoint_refuses_without_having_done_anything(
         assert exchange.headers["cache-control"] == "no-store"
         assert "x-secret" not in exchange.headers
         assert "x-accel-buffering" not in exchange.headers
+        assert "content-encoding" not in exchange.headers
     assert int(to_others.headers["retry-after"]) > 0
     assert "retry-after" not in to_browsers.headers
     assert "content-type" not in to_browsers.headers
@@ -581,6 +610,27 @@ async def test_s3_the_name_of_the_inner_decorator_counts_where_the_outers_is_ano
     for name, status in (("inner", 204), ("outer", 200), ("the-view", 200)):
         with operator(name, is_open=False):
             assert (await get(view, headers=BROWSER)).status == status
+
+
+async def test_s3_the_name_of_the_url_counts_where_only_the_decorator_knows_the_request() -> None:
+    @sse_keepalive
+    def called_by_another(request: HttpRequest) -> EventStreamResponse:
+        return EventStreamResponse(refused_events())
+
+    async def view(request: HttpRequest) -> EventStreamResponse:
+        response: EventStreamResponse = called_by_another(request)
+        return response
+
+    with operator("the-view", is_open=False):
+        assert (await get(view, headers=BROWSER)).status == 204
+
+
+async def test_s3_a_response_that_says_that_it_is_refused_stays_so() -> None:
+    """Though its endpoint has been opened when its status is on the wire."""
+    with operator(is_open=False):
+        response = EventStreamResponse(refused_events(), endpoint="named")
+    assert response.status_code == 503
+    assert [chunk async for chunk in response] == [b""]
 
 
 async def test_s3_a_refused_response_that_gets_another_name_is_itself_again() -> None:
