@@ -60,7 +60,13 @@ def test_the_wheel_holds_the_app_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         metadata = archive.read(next(name for name in names if name.endswith("METADATA"))).decode()
-    assert "sse_keepalive/py.typed" in names
+    for needed in (
+        "py.typed",
+        "management/commands/sse_endpoints.py",
+        "migrations/0001_initial.py",
+        "static/sse_keepalive/admin.css",
+    ):
+        assert f"sse_keepalive/{needed}" in names
     assert "sse_keepalive/http.py" in names
     assert {name.split("/")[0].split("-")[0] for name in names} == {"sse_keepalive", "django_sse_keepalive"}
     required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist") and "extra" not in line]
