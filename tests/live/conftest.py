@@ -1,4 +1,4 @@
-"""Servers for the live tests, each started when the first test asks for it and kept for the others."""
+"""What live tests share: servers, each started when the first test asks for it, and an operator of a site."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -6,6 +6,7 @@ from typing import Final
 
 import pytest
 
+from .operated_site import Operator, Site
 from .servers import COMMANDS, LIFETIME, Server, running
 
 Start = Callable[[str], Server]
@@ -49,3 +50,20 @@ def server(request: pytest.FixtureRequest, start: Start) -> Server:
 def daphne(start: Start) -> Server:
     """Return a running Daphne."""
     return start("daphne")
+
+
+# For the modules that have a site with an admin, their `running_site`.
+
+
+@pytest.fixture
+def site(running_site: Site) -> Iterator[Site]:
+    """Return the site, on which nothing streams when the next test begins."""
+    yield running_site
+    running_site.leave_all()
+
+
+@pytest.fixture(scope="module")
+def operator(running_site: Site) -> Iterator[Operator]:
+    """Return someone who is logged in to the admin."""
+    with Operator(running_site) as operator:
+        yield operator

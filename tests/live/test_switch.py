@@ -59,20 +59,6 @@ def running_site(tmp_path_factory: pytest.TempPathFactory, database: Path) -> It
         yield site
 
 
-@pytest.fixture
-def site(running_site: Site) -> Iterator[Site]:
-    """Return the site, on which nothing streams when the next test begins."""
-    yield running_site
-    running_site.leave_all()
-
-
-@pytest.fixture(scope="module")
-def operator(running_site: Site) -> Iterator[Operator]:
-    """Return someone who is logged in to the admin."""
-    with Operator(running_site) as operator:
-        yield operator
-
-
 def test_s1_an_endpoint_appears_by_itself_under_the_name_of_its_url(site: Site, operator: Operator) -> None:
     assert not operator.list(site.servers[UVICORN], "paper:news").keys
     server = site.servers[DAPHNE]

@@ -70,20 +70,6 @@ def running_site(tmp_path_factory: pytest.TempPathFactory, postgres: Cluster) ->
 
 
 @pytest.fixture
-def site(running_site: Site) -> Iterator[Site]:
-    """Return the site, on which nothing streams when the next test begins."""
-    yield running_site
-    running_site.leave_all()
-
-
-@pytest.fixture(scope="module")
-def operator(running_site: Site) -> Iterator[Operator]:
-    """Return someone who is logged in to the admin."""
-    with Operator(running_site) as operator:
-        yield operator
-
-
-@pytest.fixture
 def browser() -> Iterator["Browser"]:
     """Return a running browser."""
     with chromium() as running:
