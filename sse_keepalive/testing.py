@@ -5,7 +5,7 @@ from django.test.utils import TestContextDecorator
 from sse_keepalive.conf import interval_in_seconds
 from sse_keepalive.frames import FRAMES
 from sse_keepalive.options import Interval
-from sse_keepalive.switches import SHORTEST_INTERVAL, Override, Switch, switches
+from sse_keepalive.switches import LONGEST_INTERVAL, SHORTEST_INTERVAL, Override, Switch, switches
 
 
 class override_switch(TestContextDecorator):  # noqa: N801 - a decorator, as override_settings is
@@ -17,11 +17,11 @@ class override_switch(TestContextDecorator):  # noqa: N801 - a decorator, as ove
 
     :param name: that of the endpoint.
     :param keep_alive: whether keep-alives are sent.
-    :param interval: seconds of silence before one, at least 1; by default as the code or the settings say.
+    :param interval: seconds of silence before one, from 1 to 86,400; by default as the code or the settings say.
     :param frame: the name of a ready-made frame; by default as the code or the settings say.
     :param is_open: whether the endpoint is open.
     :raises TypeError: if the interval is no number of seconds.
-    :raises ValueError: if it is less than 1 second, or there is no frame of that name.
+    :raises ValueError: if it is outside of these bounds, or there is no frame of that name.
     """
 
     def __init__(
@@ -34,8 +34,10 @@ class override_switch(TestContextDecorator):  # noqa: N801 - a decorator, as ove
         is_open: bool = True,
     ) -> None:
         seconds = None if interval is None else interval_in_seconds(interval)
-        if seconds is not None and seconds < SHORTEST_INTERVAL:
-            raise ValueError(f"interval must be {SHORTEST_INTERVAL} second at least, not {interval!r}.")
+        if seconds is not None and not SHORTEST_INTERVAL <= seconds <= LONGEST_INTERVAL:
+            raise ValueError(
+                f"interval must be from {SHORTEST_INTERVAL} to {LONGEST_INTERVAL} seconds, not {interval!r}."
+            )
         if frame and frame not in FRAMES:
             raise ValueError(f"frame must be one of {', '.join(map(repr, FRAMES))}, not {frame!r}.")
         super().__init__()

@@ -129,7 +129,7 @@ def test_s8_an_interval_is_given_as_in_code(interval: Any, seconds: float | None
     assert override_switch("named", interval=interval).switch == Switch(interval=seconds)
 
 
-@pytest.mark.parametrize("interval", [0, 0.5, -1, math.inf, math.nan, False, timedelta(milliseconds=999)])
+@pytest.mark.parametrize("interval", [0, 0.5, 86_401, -1, math.inf, math.nan, False, timedelta(milliseconds=999)])
 def test_s8_an_interval_that_no_operator_can_set_is_refused(interval: Any) -> None:
     with pytest.raises(ValueError, match="interval must be"):
         override_switch("named", interval=interval)
