@@ -327,10 +327,10 @@ class Switches:
                 self._start_making_rows()
 
     def _make_rows(self) -> bool:
-        if "read" in self._troubles:  # then there is no use, and one line in the log is enough
-            return False
         with self._lock:
             names = self._missing.copy()
+        if not names or "read" in self._troubles:  # another process has made them; or one line in the log is enough
+            return False
         model = _model()
         try:
             using = router.db_for_write(model)

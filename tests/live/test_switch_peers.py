@@ -89,6 +89,7 @@ def test_s5_many_streams_hold_no_connection_and_cost_one_query_in_two_seconds(
 
     site.listen("crowd")
     operator.wait_for_row("crowd")
+    site.wait_for_queries(2, time.monotonic())  # until both processes know that it is there, whoever has made it
     before = {name: len(statements(postgres, name)) for name in SERVERS}
     began_at = time.monotonic()
     seen: dict[int, list[float]] = {}
