@@ -312,24 +312,27 @@ class Switches:
             self._complain("read", UNREADABLE, error)  # for want of threads, of which reading needs one too
 
     def _run_making_rows(self) -> None:
-        has_made = goes_on = False
+        is_well = goes_on = False
         try:
             # The first at once, and those that come in the next moment all together behind it.
             time.sleep(max(0.0, self._made_at + BETWEEN_ROWS - time.monotonic()))
             self._made_at = time.monotonic()
-            has_made = self._make_rows()
+            is_well = self._make_rows()
         finally:
             connections.close_all()  # this thread's
             with self._lock:
                 self._is_making_rows = False
-                goes_on = has_made and bool(self._missing)
+                goes_on = is_well and bool(self._missing)
             if goes_on:
                 self._start_making_rows()
 
     def _make_rows(self) -> bool:
+        """Make the rows that are missing, and return whether more can be made."""
         with self._lock:
             names = self._missing.copy()
-        if not names or "read" in self._troubles:  # another process has made them; or one line in the log is enough
+        if not names:  # another process has made them
+            return True
+        if "read" in self._troubles:  # then there is no use, and one line in the log is enough
             return False
         model = _model()
         try:
