@@ -9,7 +9,7 @@ from django.contrib.admin.options import get_content_type_for_model
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import BadRequest, PermissionDenied
-from django.db.models import Max, QuerySet
+from django.db.models import Max
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 from django.utils.decorators import method_decorator
@@ -22,7 +22,7 @@ from django.views.decorators.http import require_POST
 
 from sse_keepalive.endpoints import said_in_code
 from sse_keepalive.frames import FRAMES
-from sse_keepalive.models import STATES, Endpoint
+from sse_keepalive.models import STATES, Endpoint, EndpointQuerySet
 from sse_keepalive.options import Options, Source
 from sse_keepalive.switches import Switch
 
@@ -214,32 +214,31 @@ class EndpointAdmin(ModelAdmin):
         url = reverse(f"{self.admin_site.name}:sse_keepalive_endpoint_changelist")
         return HttpResponseRedirect(f"{url}?{request.GET.get('_changelist_filters', '')}")
 
-    def _set(self, request: HttpRequest, endpoints: QuerySet[Endpoint], name: str) -> int:
+    def _set(self, request: HttpRequest, endpoints: EndpointQuerySet, name: str) -> int:
         def log(endpoint: Endpoint) -> None:
             self.log_change(request, endpoint, str(TEXTS[name].done))
 
-        keys = list(endpoints.values_list("pk", flat=True))
-        return len(Endpoint.objects.filter(pk__in=keys).set_state(name, log=log))
+        return len(endpoints.set_state(name, log=log))
 
-    def _act(self, request: HttpRequest, endpoints: QuerySet[Endpoint], name: str) -> None:
+    def _act(self, request: HttpRequest, endpoints: EndpointQuerySet, name: str) -> None:
         count = self._set(request, endpoints, name)
         text = ngettext("%(count)d endpoint: %(done)s", "%(count)d endpoints: %(done)s", count)
         self.message_user(request, text % {"count": count, "done": TEXTS[name].done}, messages.SUCCESS)
 
     @admin.action(description=TEXTS["on"].action, permissions=["change"])
-    def turn_on(self, request: HttpRequest, endpoints: QuerySet[Endpoint]) -> None:
+    def turn_on(self, request: HttpRequest, endpoints: EndpointQuerySet) -> None:
         self._act(request, endpoints, "on")
 
     @admin.action(description=TEXTS["off"].action, permissions=["change"])
-    def turn_off(self, request: HttpRequest, endpoints: QuerySet[Endpoint]) -> None:
+    def turn_off(self, request: HttpRequest, endpoints: EndpointQuerySet) -> None:
         self._act(request, endpoints, "off")
 
     @admin.action(description=TEXTS["open"].action, permissions=["change"])
-    def open(self, request: HttpRequest, endpoints: QuerySet[Endpoint]) -> None:
+    def open(self, request: HttpRequest, endpoints: EndpointQuerySet) -> None:
         self._act(request, endpoints, "open")
 
     @admin.action(description=TEXTS["stop"].action, permissions=["change"])
-    def stop(self, request: HttpRequest, endpoints: QuerySet[Endpoint]) -> None:
+    def stop(self, request: HttpRequest, endpoints: EndpointQuerySet) -> None:
         self._act(request, endpoints, "stop")
 
 

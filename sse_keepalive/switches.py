@@ -211,11 +211,10 @@ class Switches:
             transaction.on_commit(hook, using=using, robust=True)
 
     def _reload(self, using: str) -> None:
-        model = _model()
-        is_ours = using in (router.db_for_read(model), router.db_for_write(model))
-        # Inside of a transaction nothing is committed: it is a test's, which will roll it back.
-        if is_ours and not connections[using].in_atomic_block:
-            self._load(using)
+        # Another database says nothing. Inside of a transaction nothing is committed: it is a test's, which will roll
+        # it back.
+        if using == router.db_for_write(_model()) and not connections[using].in_atomic_block:
+            self._load()
 
     def override(self, name: str, switch: Switch) -> "Override":
         """Let a switch be in force in this process, whatever the table says, until the result is cancelled."""
@@ -268,13 +267,13 @@ class Switches:
             if is_outdated:
                 self.refresh(at_once=True)
 
-    def _load(self, using: str | None = None) -> None:
+    def _load(self) -> None:
         with self._lock:
             self._loads += 1
             number = self._loads
         rows = None
         try:
-            rows = self._read(using)
+            rows = self._read()
         except Exception as error:
             self._complain("read", UNREADABLE, error)
         else:
@@ -294,13 +293,13 @@ class Switches:
                 self._unmakeable -= rows.keys()
         self._tell(changed)
 
-    def _read(self, using: str | None) -> dict[str, Switch]:
+    def _read(self) -> dict[str, Switch]:
         # From where they are written: a replica would know nothing yet of what this process does already.
-        using = using or router.db_for_write(_model())
+        model = _model()
+        using = router.db_for_write(model)
         if not _is_database(using):
             return {}
-        rows = _model().objects.using(using).values_list("name", *Switch._fields)
-        return {name: Switch(*row) for name, *row in rows}
+        return {name: Switch(*row) for name, *row in model.objects.using(using).values_list("name", *Switch._fields)}
 
     def _start_making_rows(self) -> None:
         error: Exception | None = None
@@ -337,12 +336,11 @@ class Switches:
         model = _model()
         try:
             using = router.db_for_write(model)
-            if not _is_database(using):
-                return False
-            model.objects.using(using).bulk_create(
-                [model(name=name) for name in sorted(names)],
-                ignore_conflicts=connections[using].features.supports_ignore_conflicts,
-            )
+            if _is_database(using):
+                model.objects.using(using).bulk_create(
+                    [model(name=name) for name in sorted(names)],
+                    ignore_conflicts=connections[using].features.supports_ignore_conflicts,
+                )
         except Exception as error:
             self._complain("make", UNLISTED, error)
             return False
