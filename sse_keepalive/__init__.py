@@ -29,6 +29,10 @@ The rooms of the house, from the ground up; each imports only from those above i
     ``EventStreamResponse``, and what makes other responses stay alive.
 ``decorators``
     ``sse_keepalive``: what users type.
+``layers``
+    ``group_messages``: what is sent to groups of a channel layer, as an asynchronous iterable.
+``consumers``
+    ``EventStreamConsumer``: an event stream as a consumer of Channels.
 ``checks``, ``apps``
     What is told to whoever configures the site.
 ``admin``

@@ -21,7 +21,7 @@ import types
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Generator
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
-from sse_keepalive.frames import COMMENT, TELLING_LENGTH
+from sse_keepalive.frames import COMMENT, TELLING_LENGTH, ServerSentEvent
 from sse_keepalive.silence import AS_BEFORE, IDLE, Silence, cancellations_of_task, in_seconds
 
 Chunk = TypeVar("Chunk")
@@ -121,6 +121,7 @@ class KeepAliveStream(Generic[Chunk]):
                 # CPython 3.11 takes a generator for running for ever if an exception has ended its aclose().
                 self.__anext__ = _after_the_end  # type: ignore[method-assign]
                 self._upstream = None
+                self._silence.stop()  # which a generator that never ran has not done
             del self  # and upstream above, from this frame, which the traceback of an error in the clean-up keeps
 
     def _has_ended(self) -> bool:
@@ -132,6 +133,19 @@ class KeepAliveStream(Generic[Chunk]):
         :data:`EVENT_PATIENCE` seconds at the latest. The task that consumes it then closes the upstream.
         """
         self._silence.end()
+
+    def fail(self, error: BaseException) -> None:
+        """End the stream as :meth:`end` does, and then raise ``error`` from it, as if it were the upstream's own."""
+        self._silence.end(error)
+
+    async def push(self, event: ServerSentEvent) -> bool:
+        """
+        Hand out an event from elsewhere: at once if the stream is silent between two events, else where one ends.
+
+        Return when the consumer has asked for what comes behind it: ``True``; or ``False`` if the stream has ended
+        before.
+        """
+        return not self._has_ended() and await self._silence.push(event)
 
     @property
     def is_between_events(self) -> bool:
@@ -169,7 +183,14 @@ async def _with_frames(upstream: Any, silence: Silence) -> AsyncGenerator[Any]:
     step: Any = None
     try:
         try:
-            while not (silence.ending and silence.may_end()):
+            while True:
+                if silence.has_orders:
+                    if silence.is_over():
+                        break
+                    if silence.has_event_due():
+                        yield silence.take_due()
+                        silence.was_sent()
+                        continue
                 if needs_turn:
                     ready_in_a_row = 0
                     try:
@@ -182,7 +203,8 @@ async def _with_frames(upstream: Any, silence: Silence) -> AsyncGenerator[Any]:
                             step = _driveable(step)
                     else:
                         if frame_is_due:
-                            yield silence.take_frame()
+                            yield silence.take_due()
+                            silence.was_sent()
                 try:
                     if step is None:
                         step = pull()
@@ -201,8 +223,9 @@ async def _with_frames(upstream: Any, silence: Silence) -> AsyncGenerator[Any]:
                         ready_in_a_row = 0
                         needs_turn = False
                         chunk = await silence.wait(step, awaited)
-                        while chunk is IDLE and not (silence.ending and silence.may_end()):
-                            yield silence.take_frame()
+                        while chunk is IDLE and not silence.is_over():
+                            yield silence.take_due()
+                            silence.was_sent()
                             chunk = await silence.wait(step, AS_BEFORE)
                         if chunk is IDLE:
                             break
@@ -233,6 +256,7 @@ async def _with_frames(upstream: Any, silence: Silence) -> AsyncGenerator[Any]:
         silence.stop()
         # An exception's traceback keeps this frame, which must not lead back to the exception, or hold the upstream.
         awaited = step = pull = source = upstream = None
+        silence.raise_failure()
 
 
 async def _close(source: Any, silence: Silence, step: Any) -> None:

@@ -6,10 +6,11 @@ import asyncio
 import contextvars
 import math
 import types
+from collections import deque
 from collections.abc import Generator, Sized
 from typing import Any, Final, cast
 
-from sse_keepalive.frames import Tracker, as_frame
+from sse_keepalive.frames import ServerSentEvent, Tracker, as_frame
 
 #: How long, in seconds, a stream that was told to end may go on to finish the event that it is in.
 EVENT_PATIENCE: Final = 2.0
@@ -57,10 +58,13 @@ class Silence(asyncio.Future[None]):
         "_clock",
         "_context",
         "_end_by",
+        "_failure",
         "_first_interval",
         "_frame",
         "_interval",
         "_is_waiting",
+        "_on_its_way",
+        "_pushed",
         "_running_loop",
         "_timer",
         "_wake_up",
@@ -69,6 +73,7 @@ class Silence(asyncio.Future[None]):
         "closed",
         "due",
         "ending",
+        "has_orders",
         "since",
         "tracker",
     )
@@ -77,15 +82,21 @@ class Silence(asyncio.Future[None]):
         self.tracker = Tracker(text=isinstance(frame, str))
         #: When the silence began, by the loop's clock; None from a chunk until the next step suspends.
         self.since: float | None = None
-        #: Whether a frame, or the end, is to go out before the step goes on.
+        #: Whether a frame, a pushed event, or the end is to go out before the step goes on.
         self.due = False
         #: The future that the half-finished step waits for; None if it only gave the loop a turn.
         self.awaited: Any = None
         #: Whether the stream was told to end.
         self.ending = False
+        #: Whether it was told anything that has to be looked at before the next step: to end, or to send an event.
+        self.has_orders = False
         #: Whether the upstream was closed.
         self.closed = False
         self._end_by = math.inf
+        self._failure: BaseException | None = None
+        #: Events from elsewhere, each with what tells whether it went out; and the latter of the one that was taken.
+        self._pushed: deque[tuple[ServerSentEvent, asyncio.Future[bool]]] = deque()
+        self._on_its_way: asyncio.Future[bool] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_waiting = False
         self._wake_up: Any = None
@@ -145,7 +156,7 @@ class Silence(asyncio.Future[None]):
                         if isinstance(thrown, asyncio.CancelledError):
                             self._count_cancellations()
                     if error is None and (offer is not self or self._wake_up is None):
-                        if (self.due or self.ending) and self._interrupts():
+                        if (self.due or self.has_orders) and self._interrupts():
                             return IDLE
                         if offer is self:
                             awaited = AS_BEFORE
@@ -182,7 +193,7 @@ class Silence(asyncio.Future[None]):
 
     async def abandon(self, step: Any) -> None:
         """Cancel what a half-finished step waits for, and drive the step to its end, with nothing due any more."""
-        self.due = self.ending = False
+        self.due = self.ending = self.has_orders = False
         awaited: Any = AS_BEFORE
         try:
             if self.awaited is None or not self.awaited.cancel():
@@ -194,13 +205,28 @@ class Silence(asyncio.Future[None]):
             step = None  # as above
         await waiting
 
-    def take_frame(self) -> str | bytes:
-        """Return the frame that is due. The silence is measured anew when the step goes on."""
-        frame = self._frame.at(self.tracker.tail)
+    def take_due(self) -> str | bytes:
+        """
+        Return the event from elsewhere, else the frame, that is due. The silence is measured anew from there.
+
+        An event is as a frame: it ends in the place where it began. Once it has gone out, call :meth:`was_sent`.
+        """
+        if self.has_event_due():
+            event, self._on_its_way = self._pushed.popleft()
+            due: Any = event if isinstance(self.tracker.tail, str) else event.encode()
+            self._stop_timer()  # it may have been armed for the first interval, which may be longer
+        else:
+            due = self._frame.at(self.tracker.tail)
         self.tracker.sent_frame()
         self.due = False
         self.since = None
-        return cast("str | bytes", frame)
+        return cast("str | bytes", due)
+
+    def was_sent(self) -> None:
+        """Tell whoever has pushed what was taken last."""
+        sent, self._on_its_way = self._on_its_way, None
+        if sent is not None and not sent.done():
+            sent.set_result(True)
 
     def follow(self, chunk: Any) -> Any:
         """Take note of a chunk that is empty, short, or the first."""
@@ -210,22 +236,54 @@ class Silence(asyncio.Future[None]):
                 self._stop_timer()  # the interval may be shorter than the first one
         return self.tracker.follow(chunk)
 
-    def may_end(self) -> bool:
-        """Whether a stream that was told to end has finished its event, or has had its time for that."""
-        return self.tracker.is_between_events() or self._clock() + CLOCK_STEP >= self._end_by
+    def is_over(self) -> bool:
+        """Whether the stream was told to end, and has finished its event, or has had its time for that."""
+        return self.ending and (self.tracker.is_between_events() or self._clock() + CLOCK_STEP >= self._end_by)
+
+    def has_event_due(self) -> bool:
+        """Whether an event from elsewhere can go out here."""
+        while self._pushed and self._pushed[0][1].done():
+            self._pushed.popleft()  # whoever has pushed it waits no longer
+        self.has_orders = self.ending or bool(self._pushed)
+        return bool(self._pushed) and self.tracker.is_between_events()
 
     def stop(self) -> None:
-        """Leave nothing behind."""
+        """Leave nothing behind, and nobody waiting for what does not go out any more."""
         self._stop_timer()
         self.awaited = self._wake_up = self._context = None
+        unsent = [sent for _, sent in self._pushed]
+        self._pushed.clear()
+        if self._on_its_way is not None:
+            unsent.append(self._on_its_way)
+            self._on_its_way = None
+        for sent in unsent:
+            if not sent.done():
+                sent.set_result(False)
+
+    def raise_failure(self) -> None:
+        """Raise what the stream was told to end with, if anything."""
+        failure, self._failure = self._failure, None
+        try:
+            if failure is not None:
+                raise failure
+        finally:
+            failure = None  # its traceback keeps this frame
 
     # What others call, in the loop's thread.
 
-    def end(self) -> None:
+    def end(self, failure: BaseException | None = None) -> None:
+        self._failure = self._failure or failure
         if not self.ending and not self.closed:
-            self.ending = True
+            self.ending = self.has_orders = True
             self._end_by = asyncio.get_running_loop().time() + EVENT_PATIENCE
             self._look_again()
+
+    def push(self, event: ServerSentEvent) -> asyncio.Future[bool]:
+        sent: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._pushed.append((event, sent))
+        self.has_orders = True
+        self._look_again()
+        return sent
 
     def use(self, interval: float | None, first_interval: float | None, frame: str | bytes) -> None:
         self._set(interval, first_interval, frame)
@@ -237,7 +295,7 @@ class Silence(asyncio.Future[None]):
         self._wake_up = wake_up
         self._context = context
         self.awaited.add_done_callback(wake_up, context=context)
-        if self.due or self.ending:  # since before the task began to wait
+        if (self.due or self.has_orders) and not self._cleans_up():  # since before the task began to wait
             self._wake_if_due()
         if self._timer is None and not self.due:
             self._arm()  # it fired, or was stopped, while the consumer of a stream around this one had the turn
@@ -296,17 +354,21 @@ class Silence(asyncio.Future[None]):
         return awaited
 
     def _interrupts(self) -> bool:
-        """
-        Whether the step is left half finished for what is due: not while it cleans up after a cancellation.
-
-        It is over that once its task counts fewer cancellations: so asyncio.timeout() and others take theirs back.
-        """
-        if self._was_cancelled or (self._cancellations and cancellations_of_task() >= self._cancellations):
+        """Whether the step is left half finished for what is due: not while it cleans up after a cancellation."""
+        if self._cleans_up():
             self.due = False
             self.since = self._clock()
             self._end_by = self.since + EVENT_PATIENCE if self.ending else math.inf
             return False
-        return self.due or self.may_end()
+        return self.due or self.is_over() or self.has_event_due()
+
+    def _cleans_up(self) -> bool:
+        """
+        Whether the step was cancelled and is not over that yet.
+
+        It is once its task counts fewer cancellations: so asyncio.timeout() and others take theirs back.
+        """
+        return self._was_cancelled or (self._cancellations != 0 and cancellations_of_task() >= self._cancellations)
 
     def _count_cancellations(self) -> None:
         count = cancellations_of_task()
@@ -343,7 +405,7 @@ class Silence(asyncio.Future[None]):
             self._arm()
 
     def _wake_if_due(self) -> None:
-        self.due = self.due or (self.ending and self.may_end())
+        self.due = self.due or (self.has_orders and (self.is_over() or self.has_event_due()))
         # Without a wake-up, or with a future that is done, the task comes by itself, and sees what is due.
         if self.due and self._wake_up is not None and not self.awaited.done():
             # Nothing is removed if a stream inside of this one wakes the task already.
