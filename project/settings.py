@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 from django.core.management.utils import get_random_secret_key
 
@@ -58,7 +59,13 @@ TEMPLATES = [
 
 ASGI_APPLICATION = "project.asgi.application"
 
-CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+# In memory, messages reach the streams of this process. With Redis, those of all processes that share it.
+REDIS_URL = os.environ.get("REDIS_URL")
+CHANNEL_LAYERS: dict[str, Any] = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+if REDIS_URL:
+    # Longer than the layer waits for a message, which is 5 seconds; else redis-py would give up first.
+    host = {"address": REDIS_URL, "socket_timeout": 20}
+    CHANNEL_LAYERS["default"] = {"BACKEND": "channels_redis.core.RedisChannelLayer", "CONFIG": {"hosts": [host]}}
 
 DATABASES = {
     "default": {

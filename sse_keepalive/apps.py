@@ -25,6 +25,7 @@ class SSEKeepAliveConfig(AppConfig):
             checks.check_frame,
             checks.check_refresh,
             checks.check_server,
+            checks.check_redis,
         ):
             register(check)
         for signal in (post_save, post_delete):

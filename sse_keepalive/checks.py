@@ -88,6 +88,34 @@ def check_server(app_configs: object = None, **kwargs: Any) -> list[CheckMessage
     ]
 
 
+def check_redis(app_configs: object = None, **kwargs: Any) -> list[CheckMessage]:
+    """W004: a channel layer on Redis that fails whenever it is silent: redis-py 8 brought a time-out of 5 seconds."""
+    return [
+        CheckWarning(
+            f"The channel layer {alias!r} waits for Redis for {wait} seconds, but its connections give up after "
+            f"{timeout:g}, so every stream on it fails when there is no message for so long.",
+            hint='Give its hosts a longer time-out: "hosts": [{"address": "redis://…", "socket_timeout": 20}].',
+            id="sse_keepalive.W004",
+        )
+        for alias in getattr(settings, "CHANNEL_LAYERS", {})
+        for wait, timeout in _redis_timeouts(alias)
+        if timeout is not None and timeout <= wait
+    ]
+
+
+def _redis_timeouts(alias: str) -> list[tuple[float, float | None]]:
+    """Return how long a layer waits for a message, and its connections for an answer, both in seconds."""
+    try:
+        from channels.layers import channel_layers
+
+        layer = channel_layers[alias]
+        wait = layer.brpop_timeout
+        pools = [layer.create_pool(index) for index in range(len(layer.hosts))]
+        return [(wait, pool.make_connection().socket_timeout) for pool in pools]
+    except Exception:
+        return []  # it is of another kind, or its settings are wrong, of which it complains itself
+
+
 def _errors_of(setting: str, convert: Callable[[Any], object], *, id: str, hint: str) -> list[CheckMessage]:  # noqa: A002
     if not hasattr(settings, setting):
         return []

@@ -45,3 +45,4 @@ DATABASES = {
         "TEST": {"NAME": Path(tempfile.gettempdir()) / f"sse_keepalive-tests-{os.getpid()}.sqlite3"},
     }
 }
+CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}

@@ -6,6 +6,7 @@ from io import StringIO
 from typing import Any
 
 import pytest
+import redis
 from django.core.checks import ERROR, WARNING, CheckMessage, run_checks
 from django.core.checks.registry import registry
 from django.core.management import call_command
@@ -36,6 +37,7 @@ def test_the_checks_are_registered() -> None:
         checks.check_frame,
         checks.check_refresh,
         checks.check_server,
+        checks.check_redis,
     ):
         assert check in registered
 
@@ -138,3 +140,38 @@ def test_a_warning_can_be_silenced() -> None:
         errors = StringIO()
         call_command("check", stderr=errors)
     assert "W001" not in errors.getvalue()
+
+
+def redis_layer(*hosts: Any, backend: str = "core.RedisChannelLayer") -> dict[str, Any]:
+    return {"redis": {"BACKEND": f"channels_redis.{backend}", "CONFIG": {"hosts": list(hosts)}}}
+
+
+@pytest.mark.parametrize("address", ["redis://127.0.0.1:1", "rediss://127.0.0.1:1/3", "unix:///nowhere"])
+def test_a_redis_that_gives_up_before_the_layer_does_is_warned_of(address: str) -> None:
+    hosts = [{"address": address, "socket_timeout": None}, {"address": address, "socket_timeout": 5}]
+    (warning,) = messages(CHANNEL_LAYERS=redis_layer(*hosts))
+    assert warning.id == "sse_keepalive.W004"
+    assert "'redis'" in warning.msg
+    assert '"socket_timeout": 20' in str(warning.hint)
+
+
+def test_what_the_check_says_of_the_default_timeout_is_what_redis_py_does() -> None:
+    found = messages(CHANNEL_LAYERS=redis_layer("redis://127.0.0.1:1"))
+    assert [message.id for message in found] == (["sse_keepalive.W004"] if redis.VERSION >= (8,) else [])
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        redis_layer({"address": "redis://127.0.0.1:1", "socket_timeout": 20}),
+        redis_layer({"host": "127.0.0.1", "port": 1, "socket_timeout": None}),
+        redis_layer("redis://127.0.0.1:1?socket_timeout=6"),
+        redis_layer("redis://127.0.0.1:1", backend="pubsub.RedisPubSubChannelLayer"),
+        redis_layer("redis://127.0.0.1:1", backend="core.NoSuchLayer"),
+        {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}},
+        {},
+    ],
+    ids=["longer", "none", "in the address", "pubsub", "unknown", "memory", "no layers"],
+)
+def test_a_channel_layer_that_waits_long_enough_is_fine(layers: dict[str, Any]) -> None:
+    assert messages(CHANNEL_LAYERS=layers) == []

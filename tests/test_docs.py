@@ -1,12 +1,21 @@
 """What the documentation shows is so."""
 
 import ast
+import asyncio
 import re
+import textwrap
 import types
+from contextlib import aclosing
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
+from channels.layers import get_channel_layer
+from channels.testing import ApplicationCommunicator
+from django.contrib.auth.models import User
+from django.test import AsyncRequestFactory
 
 import sse_keepalive
 from sse_keepalive.conf import Settings, conf
@@ -18,7 +27,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+    """Return the blocks of a page, also those within a list."""
+    found = re.findall(rf"^( *)```{language}\n(.*?)^\1```", page.read_text(), re.DOTALL | re.MULTILINE)
+    return [textwrap.dedent(block) for _, block in found]
 
 
 def test_the_readme_lists_the_settings_with_their_types_and_defaults() -> None:
@@ -69,3 +80,45 @@ def test_the_rooms_import_only_downward() -> None:
     for height, room in enumerate(rooms):
         imported = re.findall(r"^from sse_keepalive\.(\w+) import", (package / f"{room}.py").read_text(), re.MULTILINE)
         assert set(imported) <= set(rooms[:height]), room
+
+
+def page_on_channels(*wanted: str) -> types.ModuleType:
+    """Run the blocks of the page on Channels that begin so."""
+    namespace = types.ModuleType("page")
+    page = blocks(ROOT / "docs" / "channels.md", "python")
+    for start in wanted:
+        (block,) = (block for block in page if block.startswith(start))
+        exec(block, vars(namespace))
+    return namespace
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_the_view_of_the_page_on_channels_streams_what_is_placed(async_rf: AsyncRequestFactory) -> None:
+    page = page_on_channels("# views.py")
+    layer: Any = get_channel_layer()
+    request = async_rf.get("/orders/events/")
+    request.auser = sync_to_async(lambda: User(username="cook"))
+    response = await page.orders(request)
+    async with aclosing(aiter(response)) as chunks:
+        assert await anext(chunks) == b""
+        coming = asyncio.ensure_future(anext(chunks))
+        while not layer.groups:
+            await asyncio.sleep(0)
+        placed = await sync_to_async(page.place)(async_rf.post("/orders/", {"dish": "soup"}))
+        assert placed.status_code == 204
+        assert await coming == b'data: {"dish": "soup"}\n\n'
+    assert not layer.groups
+
+
+async def test_the_consumer_of_the_page_on_channels_streams_what_is_sent() -> None:
+    page = page_on_channels("# consumers.py")
+    layer: Any = get_channel_layer()
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "user": User(username="cook")}
+    communicator = ApplicationCommunicator(page.OrderConsumer.as_asgi(), scope)
+    await communicator.send_input({"type": "http.request"})
+    bodies = [await communicator.receive_output() for _ in range(3)]
+    assert bodies[2]["body"] == b'event: hello\ndata: {"hello": "cook"}\n\n'
+    await layer.group_send("orders", {"type": "order.placed", "order": {"dish": "soup"}})
+    assert (await communicator.receive_output())["body"] == b'data: {"dish": "soup"}\n\n'
+    await communicator.send_input({"type": "http.disconnect"})
+    await communicator.wait()

@@ -50,10 +50,12 @@ class Command(BaseCommand):
         return f"user {USERNAME}, password {password}"
 
     def introduce(self, url: str, administrator: str) -> None:
+        layer = "Redis" if settings.REDIS_URL else "memory: set REDIS_URL for several processes"
         self.stdout.write(
             "\n"
             f"  Open      {self.style.SUCCESS(url)}\n"
             f"  Admin     {url}admin/ ({administrator})\n"
+            f"  Orders    {url}orders/ in two windows (messages go through {layer})\n"
             f"  Terminal  curl -N {url}report/    (keep-alives for 30 seconds, then the report)\n\n"
         )
         self.stdout.flush()
