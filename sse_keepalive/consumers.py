@@ -12,7 +12,7 @@ Where it deliberately departs from ``AsyncHttpConsumer``:
 import asyncio
 import inspect
 import io
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager
 from types import MappingProxyType
 from typing import Any, Final
@@ -22,13 +22,13 @@ from channels.generic.http import AsyncHttpConsumer
 from channels.layers import channel_layers, get_channel_layer
 from django.core.exceptions import ImproperlyConfigured
 from django.core.handlers.asgi import ASGIRequest
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 
 from sse_keepalive.errors import is_failure, is_served_by_daphne, report_error
 from sse_keepalive.frames import ServerSentEvent
 from sse_keepalive.http import EventStreamResponse
 from sse_keepalive.keepalive import KeepAliveStream
-from sse_keepalive.layers import Inbox, group_messages
+from sse_keepalive.layers import PATIENCE, Inbox, group_messages
 from sse_keepalive.options import UNSET, Interval, Options, Unset
 from sse_keepalive.silence import cancellations_of_task
 from sse_keepalive.switches import LONGEST_NAME, switches
@@ -60,7 +60,7 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
     """
 
     #: The groups that it joins before :meth:`stream` begins, and leaves at the end.
-    groups: Iterable[str] = ()
+    groups: Collection[str] = ()
     #: Seconds of silence before a keep-alive, a ``timedelta``, or ``None`` for none.
     interval: Interval | Unset = UNSET
     #: The same before anything was sent.
@@ -101,7 +101,7 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
         await asyncio.get_running_loop().create_future()
         yield ""
 
-    async def get_groups(self) -> Iterable[str]:
+    async def get_groups(self) -> Collection[str]:
         """Return the names of the groups that are joined; override it where they depend on the request."""
         return self.groups
 
@@ -188,7 +188,8 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
         self.base_send = send
         self.channel_layer = get_channel_layer(self.channel_layer_alias)
         if self.channel_layer is not None:
-            self.channel_name = await self.channel_layer.new_channel()
+            async with asyncio.timeout(PATIENCE):
+                self.channel_name = await self.channel_layer.new_channel()
             self._has_channel_to_close = True
         try:
             message = await receive()
@@ -247,8 +248,11 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
 
     def _check(self) -> None:
         self._options()
+        HttpResponse(headers=self.headers)
         if inspect.iscoroutinefunction(self.stream) or inspect.isgeneratorfunction(self.stream):
             raise TypeError(f"{type(self).__name__}.stream() must be an async generator: `async def`, with a `yield`.")
+        if not inspect.iscoroutinefunction(self.get_groups):
+            raise TypeError(f"{type(self).__name__}.get_groups() must be a coroutine function: `async def`.")
         if _names(self.groups) and self.channel_layer_alias not in channel_layers:
             raise ImproperlyConfigured(
                 f"{type(self).__name__} has groups, but there is no channel layer {self.channel_layer_alias!r} in "
@@ -264,7 +268,7 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
         return Options(self.interval, self.first_interval, self.frame, self._name(), self.on_error)
 
 
-def _names(groups: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(groups, str):
-        raise TypeError(f"groups must be several names, such as [{groups!r}], not a string.")
+def _names(groups: Collection[str]) -> tuple[str, ...]:
+    if isinstance(groups, str) or not isinstance(groups, Collection):
+        raise TypeError(f"groups must be a list of names, not {groups!r}.")
     return tuple(groups)

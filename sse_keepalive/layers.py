@@ -117,7 +117,8 @@ class Relay:
         self._streams: set[group_messages] = set()
         self._joined = asyncio.get_running_loop().create_future()
         self._is_relaying = False
-        self._task = _detached(self._run())
+        self._has_failed = False
+        self._task: asyncio.Task[None] | None = None
 
     @classmethod
     def of(cls, layer: Any, group: str) -> "Relay":
@@ -131,30 +132,28 @@ class Relay:
     def add(self, stream: "group_messages") -> None:
         """Hand it every message from now on."""
         self._streams.add(stream)
+        if self._task is None:
+            self._task = _detached(self._run())
 
     async def until_joined(self) -> None:
         """Wait until the channel is a member of the group, and raise what came in between."""
         await asyncio.wait([self._joined])
         self._joined.result()
 
-    def remove(self, stream: "group_messages") -> asyncio.Task[None]:
+    def remove(self, stream: "group_messages") -> asyncio.Task[None] | None:
         """
         Hand it no more messages. With the last stream, the channel leaves the group and is given up.
 
-        Return the task of the relay, which then comes to its end.
+        :returns: the task that sees to that, unless the layer has failed: it may not answer any more.
         """
         self._streams.discard(stream)
-        if not self._streams:
-            self._forget()
-            if self._is_relaying:
-                self._is_relaying = False
-                self._task.cancel()
-        return self._task
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether any stream wants its messages."""
-        return bool(self._streams)
+        if self._streams:
+            return None
+        self._forget()
+        if self._is_relaying and self._task is not None:
+            self._is_relaying = False
+            self._task.cancel()
+        return None if self._has_failed else self._task
 
     async def _run(self) -> None:
         inbox = None
@@ -205,6 +204,7 @@ class Relay:
         await inbox.close()
 
     def _fail(self, error: BaseException) -> None:
+        self._has_failed = not isinstance(error, asyncio.CancelledError)
         if not self._joined.done():
             self._joined.set_exception(error)
             self._joined.exception()  # seen, if nobody waits for it any more
@@ -296,8 +296,7 @@ class group_messages(AsyncIterator[Message]):  # noqa: N801  # named as the cont
     async def _leave(self) -> None:
         relays, self._relays = self._relays, []
         # All of them at once, so that a cancellation in between keeps none.
-        tasks = [relay.remove(self) for relay in relays]
-        ending = [task for relay, task in zip(relays, tasks, strict=True) if not relay.is_wanted]
+        ending = [task for task in [relay.remove(self) for relay in relays] if task is not None]
         if ending:
             await asyncio.wait(ending)  # they go on if this is cancelled
 

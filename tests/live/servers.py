@@ -19,21 +19,21 @@ ROOT: Final = Path(__file__).parents[2]
 LAUNCH: Final = Path(__file__).with_name("launch.py")
 APPLICATION: Final = "tests.live.asgi:application"
 
-#: How each is started; the port is the only thing that changes.
+#: How each is started; the port and the application are all that changes.
 COMMANDS: Final[Mapping[str, Sequence[str]]] = {
-    "daphne": ["daphne", "--bind", "127.0.0.1", "--port", "{port}", APPLICATION],
+    "daphne": ["daphne", "--bind", "127.0.0.1", "--port", "{port}", "{application}"],
     "uvicorn": [
         *("uvicorn", "--host", "127.0.0.1", "--port", "{port}"),
-        *("--http", "httptools", "--loop", "uvloop", APPLICATION),
+        *("--http", "httptools", "--loop", "uvloop", "{application}"),
     ],
     "uvicorn-h11": [
         *("uvicorn", "--host", "127.0.0.1", "--port", "{port}"),
-        *("--http", "h11", "--loop", "asyncio", APPLICATION),
+        *("--http", "h11", "--loop", "asyncio", "{application}"),
     ],
-    "hypercorn": ["hypercorn", "--bind", "127.0.0.1:{port}", APPLICATION],
+    "hypercorn": ["hypercorn", "--bind", "127.0.0.1:{port}", "{application}"],
     "granian": [
         *("granian", "--host", "127.0.0.1", "--port", "{port}"),
-        *("--interface", "asginl", "--workers", "1", "--no-ws", APPLICATION),
+        *("--interface", "asginl", "--workers", "1", "--no-ws", "{application}"),
     ],
 }
 
@@ -79,13 +79,19 @@ class Server:
 
 @contextlib.contextmanager
 def running(
-    name: str, directory: Path, *, options: Sequence[str] = (), environment: Mapping[str, str] | None = None
+    name: str,
+    directory: Path,
+    *,
+    application: str = APPLICATION,
+    options: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
     """Run a server in an empty directory, from when it answers until the end of the block."""
     (directory / "diaries").mkdir(parents=True)
     port = free_port()
     token = uuid.uuid4().hex
-    command = [sys.executable, "-m", *(part.format(port=port) for part in COMMANDS[name]), *options]
+    parts = [part.format(port=port, application=application) for part in COMMANDS[name]]
+    command = [sys.executable, "-m", *parts, *options]
     process = start_guarded(
         command,
         directory / "log",
