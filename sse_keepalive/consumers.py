@@ -28,7 +28,7 @@ from sse_keepalive.errors import is_failure, is_served_by_daphne, report_error
 from sse_keepalive.frames import ServerSentEvent
 from sse_keepalive.http import EventStreamResponse
 from sse_keepalive.keepalive import KeepAliveStream
-from sse_keepalive.layers import PATIENCE, Inbox, group_messages
+from sse_keepalive.layers import Inbox, group_messages, insist
 from sse_keepalive.options import UNSET, Interval, Options, Unset
 from sse_keepalive.silence import cancellations_of_task
 from sse_keepalive.switches import LONGEST_NAME, switches
@@ -123,9 +123,8 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
             raise RuntimeError("There is no stream to send an event in yet.")
         return await self._stream.push(event)
 
-    async def handle(self, body: bytes) -> None:
+    async def handle(self, body: bytes) -> None:  # noqa: ARG002
         """Answer the request."""
-        self.request = self._request_with(body)
         await switches.until_recent()  # a response that is made in a fresh process would not know of a stop yet
         response = EventStreamResponse(
             self.stream(), request=self.request, headers=self.headers, **self._options().as_keywords()
@@ -188,8 +187,7 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
         self.base_send = send
         self.channel_layer = get_channel_layer(self.channel_layer_alias)
         if self.channel_layer is not None:
-            async with asyncio.timeout(PATIENCE):
-                self.channel_name = await self.channel_layer.new_channel()
+            self.channel_name = await insist(self.channel_layer.new_channel)
             self._has_channel_to_close = True
         try:
             message = await receive()
@@ -212,6 +210,7 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
         await super().send(message)
 
     async def _answer(self, request: Message, receive: Callable[[], Awaitable[Message]]) -> None:
+        self.request = self._request_with(b"".join([*self.body, request.get("body", b"")]))
         answering = asyncio.create_task(self.dispatch(request))
         hearing = asyncio.create_task(self._hear_client(receive, answering))
         try:

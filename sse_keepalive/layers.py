@@ -16,7 +16,7 @@ import contextvars
 import copy
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -39,6 +39,12 @@ REJOIN_EVERY: Final = 10.0
 
 #: A layer that has not answered for so many seconds has failed.
 PATIENCE: Final = 10.0
+
+#: For so many seconds a relay tries to leave a group that nobody wants any more, in case the layer works again.
+LEAVE_WITHIN: Final = 60.0
+
+#: Seconds until the next attempt. A Redis that was restarted has broken connections, of which each fails once.
+RETRY_AFTER: Final = 0.1
 
 #: What a channel sends to itself so that its pending ``receive`` comes to an end by itself.
 FAREWELL: Final = {"type": "sse_keepalive.farewell"}
@@ -79,7 +85,7 @@ class Inbox:
         try:
             async with asyncio.timeout(PATIENCE):
                 if self._pending is not None:
-                    await self._send_farewell()
+                    await insist(self._send_farewell)
                     while await self.receive() != FAREWELL:
                         pass
                 self._pending = _detached(self._layer.receive(self.channel))
@@ -158,9 +164,8 @@ class Relay:
     async def _run(self) -> None:
         inbox = None
         try:
-            async with asyncio.timeout(PATIENCE):
-                inbox = Inbox(self._layer, self._channel or await self._layer.new_channel())
-                await self._join_group(inbox)
+            inbox = Inbox(self._layer, self._channel or await insist(self._layer.new_channel))
+            await self._join_group(inbox)
             self._joined.set_result(None)
             self._is_relaying = True
             if self._streams:
@@ -187,18 +192,16 @@ class Relay:
             except TimeoutError:
                 if not period.expired():
                     raise
-            async with asyncio.timeout(PATIENCE):
-                await self._join_group(inbox)
+            await self._join_group(inbox)
 
     async def _join_group(self, inbox: Inbox) -> None:
         if self._group is not None:
-            await self._layer.group_add(self._group, inbox.channel)
+            await insist(self._layer.group_add, self._group, inbox.channel)
 
     async def _give_up(self, inbox: Inbox) -> None:
         try:
             if self._group is not None:
-                async with asyncio.timeout(PATIENCE):
-                    await self._layer.group_discard(self._group, inbox.channel)
+                await insist(self._layer.group_discard, self._group, inbox.channel, within=LEAVE_WITHIN)
         except Exception:
             logger.warning("A channel layer failed while the group %r was left.", self._group, exc_info=True)
         await inbox.close()
@@ -298,7 +301,7 @@ class group_messages(AsyncIterator[Message]):  # noqa: N801  # named as the cont
         # All of them at once, so that a cancellation in between keeps none.
         ending = [task for task in [relay.remove(self) for relay in relays] if task is not None]
         if ending:
-            await asyncio.wait(ending)  # they go on if this is cancelled
+            await asyncio.wait(ending, timeout=PATIENCE)  # they go on behind it, or if this is cancelled
 
     # What a relay calls.
 
@@ -331,6 +334,31 @@ def _relays_of_this_loop() -> dict[tuple[int, str | None], Relay]:
                 _relays.pop(other, None)
         _relays[loop] = {}
     return _relays[loop]
+
+
+async def insist(call: Callable[..., Awaitable[Any]], *arguments: str, within: float | None = None) -> Any:
+    """
+    Return what a call of a channel layer returns, once it does not fail.
+
+    :param within: for how many seconds it is called again, :data:`PATIENCE` by default. It must do no harm twice.
+    """
+    last: Exception | None = None
+    try:
+        async with asyncio.timeout(PATIENCE if within is None else within):
+            while True:
+                try:
+                    return await call(*arguments)
+                except (TypeError, ValueError, AssertionError, RuntimeError):
+                    raise  # no connection's fault
+                except Exception as error:
+                    last = error
+                await asyncio.sleep(RETRY_AFTER)
+    except TimeoutError:
+        if last is None:
+            raise
+        raise last from None
+    finally:
+        last = None  # its traceback keeps this frame
 
 
 def _detached(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
