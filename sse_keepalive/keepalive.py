@@ -145,7 +145,9 @@ class KeepAliveStream(Generic[Chunk]):
         Return when the consumer has asked for what comes behind it: ``True``; or ``False`` if the stream has ended
         before.
         """
-        return not self._has_ended() and await self._silence.push(event)
+        silence = None if self._has_ended() else self._silence
+        del self  # a stream that is dropped meanwhile is to be finalised, which is what ends the wait
+        return silence is not None and await silence.push(event)
 
     @property
     def is_between_events(self) -> bool:

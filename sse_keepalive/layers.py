@@ -181,17 +181,19 @@ class Relay:
                 await self._give_up(inbox)
 
     async def _relay(self, inbox: Inbox) -> None:
-        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._keep_joined(inbox))
+                while True:
+                    message = await inbox.receive()
+                    for stream in self._streams:
+                        stream._take(message)
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+
+    async def _keep_joined(self, inbox: Inbox) -> None:
         while True:
-            try:
-                async with asyncio.timeout_at(loop.time() + REJOIN_EVERY) as period:
-                    while True:
-                        message = await inbox.receive()
-                        for stream in self._streams:
-                            stream._take(message)
-            except TimeoutError:
-                if not period.expired():
-                    raise
+            await asyncio.sleep(REJOIN_EVERY)
             await self._join_group(inbox)
 
     async def _join_group(self, inbox: Inbox) -> None:
@@ -263,6 +265,8 @@ class group_messages(AsyncIterator[Message]):  # noqa: N801  # named as the cont
     async def __aenter__(self) -> Self:
         if self._relays:
             raise RuntimeError("These messages are being iterated already.")
+        self._messages.clear()
+        self._failure = None
         self._relays = [Relay.of(self._layer, group) for group in self._groups]
         if self._channel is not None:
             self._relays.append(Relay(self._layer, None, self._channel))
@@ -282,9 +286,9 @@ class group_messages(AsyncIterator[Message]):  # noqa: N801  # named as the cont
         await self._leave()
 
     async def __anext__(self) -> Message:
-        if not self._relays:
-            raise RuntimeError("group_messages() is to be iterated within `async with`.")
-        while not self._messages:
+        while not self._messages or not self._relays:
+            if not self._relays:
+                raise RuntimeError("group_messages() is to be iterated within `async with`.")
             if self._failure is not None:
                 raise self._failure
             if self._waiting is not None:
@@ -298,6 +302,7 @@ class group_messages(AsyncIterator[Message]):  # noqa: N801  # named as the cont
 
     async def _leave(self) -> None:
         relays, self._relays = self._relays, []
+        self._wake()  # a task that still waits for a message
         # All of them at once, so that a cancellation in between keeps none.
         ending = [task for task in [relay.remove(self) for relay in relays] if task is not None]
         if ending:

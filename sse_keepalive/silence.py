@@ -5,6 +5,7 @@ How long a stream has been silent, and what its task waits for meanwhile: the st
 import asyncio
 import contextvars
 import math
+import sys
 import types
 from collections import deque
 from collections.abc import Generator, Sized
@@ -264,7 +265,7 @@ class Silence(asyncio.Future[None]):
         """Raise what the stream was told to end with, if anything."""
         failure, self._failure = self._failure, None
         try:
-            if failure is not None:
+            if failure is not None and not isinstance(sys.exception(), KeyboardInterrupt | SystemExit):
                 raise failure
         finally:
             failure = None  # its traceback keeps this frame
@@ -360,7 +361,11 @@ class Silence(asyncio.Future[None]):
             self.since = self._clock()
             self._end_by = self.since + EVENT_PATIENCE if self.ending else math.inf
             return False
-        return self.due or self.is_over() or self.has_event_due()
+        if self.is_over() or self.has_event_due():
+            return True
+        # Not if it was woken for an event that has been taken back since.
+        self.due = self.due and self._has_frame_due()
+        return self.due
 
     def _cleans_up(self) -> bool:
         """
