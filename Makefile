@@ -10,11 +10,11 @@ PORT ?= 8000
 help:
 	@echo "make demo    run the demo site with Daphne and print the address to open"
 	@echo "make test    run the tests, on real ASGI servers where it matters"
-	@echo "make live    run the tests that need nginx, PostgreSQL or Chromium, and install these as root on Debian"
+	@echo "make live    run the tests that need nginx, PostgreSQL, Redis or Chromium, and install these as root on Debian"
 	@echo "make lint    check style and types"
 	@echo "make coverage run the tests and list the lines that they miss"
 	@echo "make matrix  run the tests on every supported pair of Python and Django that is at hand"
-	@echo "make bench   measure what a chunk and an idle stream cost, beside the alternatives"
+	@echo "make bench   measure what chunks, idle streams, switches and messages cost, beside the alternatives"
 	@echo "make build   build the wheel and try it in an empty environment"
 
 $(VENV)/.installed: requirements.txt pyproject.toml sse_keepalive/__init__.py
@@ -56,6 +56,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.server
 	$(BIN)/python -m benchmarks.switches
+	$(BIN)/python -m benchmarks.fanout
 
 build: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m wheel

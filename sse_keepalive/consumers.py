@@ -17,6 +17,7 @@ from contextlib import aclosing, asynccontextmanager
 from types import MappingProxyType
 from typing import Any, Final
 
+from asgiref.sync import sync_to_async
 from channels.exceptions import StopConsumer
 from channels.generic.http import AsyncHttpConsumer
 from channels.layers import channel_layers, get_channel_layer
@@ -37,6 +38,10 @@ Message = dict[str, Any]
 
 #: What can be said of the stream, as attributes of the class or to ``as_asgi()``.
 OPTIONS: Final = ("interval", "first_interval", "frame", "endpoint", "groups", "headers")
+
+
+#: Seconds for the server to take the end of an answer whose client it says has left.
+LAST_PATIENCE: Final = 1.0
 
 
 class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels has no types
@@ -78,8 +83,11 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
     channel_layer: Any = None
     channel_name: str | None = None
     _has_channel_to_close = False
+    _has_begun = False
     _has_left = False
     _is_answered = False
+    _listens = False
+    _sends_last = False
     _stream: KeepAliveStream[Any] | None = None
 
     def __init__(self, **options: Any) -> None:
@@ -90,11 +98,10 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
             setattr(self, name, value)
 
     @classmethod
-    def as_asgi(cls, **initkwargs: Any) -> Callable[..., Awaitable[None]]:
+    def as_asgi(cls, **initkwargs: Any) -> Any:  # what URLRouter takes is no view, for which path() asks
         """Return the application, after a look at the options, so that what is wrong is told when the site starts."""
         cls(**initkwargs)._check()
-        application: Callable[..., Awaitable[None]] = super().as_asgi(**initkwargs)
-        return application
+        return super().as_asgi(**initkwargs)
 
     async def stream(self) -> AsyncIterator[Any]:
         """Yield the chunks. By default there are none, and the stream is open until the client leaves."""
@@ -135,7 +142,7 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
             response._unstarted.close()  # not the response, which would say that a request of Django's has finished
 
     async def _send(self, response: EventStreamResponse) -> None:
-        self._stream = response.stream
+        self._has_begun = True
         headers = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in response.items()]
         await self.send_headers(status=response.status_code, headers=headers)
         async with aclosing(aiter(response)) as chunks:
@@ -149,16 +156,18 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
     @asynccontextmanager
     async def _listening(self, stream: KeepAliveStream[Any]) -> AsyncGenerator[None]:
         """Hear the channel layer, which may take its time to be joined, but not the stream's: it has begun."""
-        joined = asyncio.get_running_loop().create_future()
+        self._listens = True
+        joined = asyncio.Event()
         listening = asyncio.create_task(self._listen(stream, joined))
         try:
-            await asyncio.wait([joined])
+            await joined.wait()
             yield
         finally:
+            self._listens = False
             listening.cancel()
             await asyncio.wait([listening])
 
-    async def _listen(self, stream: KeepAliveStream[Any], joined: asyncio.Future[None]) -> None:
+    async def _listen(self, stream: KeepAliveStream[Any], joined: asyncio.Event) -> None:
         try:
             groups = _names(await self.get_groups())
             if self.channel_layer is not None or groups:
@@ -166,18 +175,27 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
                 async with group_messages(
                     *groups, layer=self.channel_layer_alias, channel=self.channel_name
                 ) as messages:
-                    joined.set_result(None)
-                    async for message in messages:
-                        await self.dispatch(message)
+                    self._stream = stream
+                    joined.set()
+                    while self._listens:  # even if a handler does not let a cancellation pass
+                        await self.dispatch(await anext(messages))
         except StopConsumer:
             stream.end()
         except BaseException as error:
-            if not is_failure(error):
-                raise
-            stream.fail(error)
+            await self._fail(stream, error)
         finally:
-            if not joined.done():
-                joined.set_result(None)
+            self._stream = stream
+            joined.set()
+
+    async def _fail(self, stream: KeepAliveStream[Any], error: BaseException) -> None:
+        """See to what came from a handler, or from joining the groups."""
+        if self._listens:
+            if not isinstance(error, Exception | asyncio.CancelledError):
+                raise error
+            stream.fail(error)
+        elif is_failure(error):
+            # The stream has ended already; what goes wrong in a handler's clean-up is to be seen all the same.
+            await sync_to_async(report_error, thread_sensitive=False)(error, self.request, self._name())
 
     # What Channels calls.
 
@@ -206,8 +224,9 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
 
     async def send(self, message: Message) -> None:
         """Send a message to the server."""
-        self._is_answered = message["type"] == "http.response.body" and not message.get("more_body")
+        self._sends_last = message["type"] == "http.response.body" and not message.get("more_body")
         await super().send(message)
+        self._is_answered = self._sends_last
 
     async def _answer(self, request: Message, receive: Callable[[], Awaitable[Message]]) -> None:
         self.request = self._request_with(b"".join([*self.body, request.get("body", b"")]))
@@ -221,7 +240,7 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
         except StopConsumer:
             raise
         except Exception as error:
-            if self._stream is None or not is_served_by_daphne():
+            if not self._has_begun or not is_served_by_daphne():
                 raise
             report_error(error, self.request, self._name())
         finally:
@@ -234,6 +253,8 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
         while (await receive())["type"] != "http.disconnect":
             pass
         # Servers say the same of a client that has got everything: nothing is left to be cancelled but clean-up.
+        if self._sends_last and not self._is_answered:
+            await asyncio.sleep(LAST_PATIENCE)
         if not self._is_answered:
             self._has_left = True
             answering.cancel()

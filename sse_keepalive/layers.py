@@ -50,6 +50,10 @@ RETRY_AFTER: Final = 0.1
 FAREWELL: Final = {"type": "sse_keepalive.farewell"}
 
 
+#: What a layer raises that no connection is to blame for, such as a name that it does not take.
+REFUSALS: Final = (TypeError, ValueError, AssertionError, RuntimeError)
+
+
 class MessagesLost(Exception):  # noqa: N818  # as asyncio names its own: it tells what has happened
     """Raised by a stream's messages when some may be missing: the layer has failed, or the stream was too slow."""
 
@@ -123,7 +127,7 @@ class Relay:
         self._streams: set[group_messages] = set()
         self._joined = asyncio.get_running_loop().create_future()
         self._is_relaying = False
-        self._has_failed = False
+        self._failure: BaseException | None = None
         self._task: asyncio.Task[None] | None = None
 
     @classmethod
@@ -159,7 +163,7 @@ class Relay:
         if self._is_relaying and self._task is not None:
             self._is_relaying = False
             self._task.cancel()
-        return None if self._has_failed else self._task
+        return None if isinstance(self._failure, Exception) else self._task
 
     async def _run(self) -> None:
         inbox = None
@@ -201,15 +205,16 @@ class Relay:
             await insist(self._layer.group_add, self._group, inbox.channel)
 
     async def _give_up(self, inbox: Inbox) -> None:
+        was_refused = self._joined.exception() is not None and isinstance(self._failure, REFUSALS)
         try:
-            if self._group is not None:
+            if self._group is not None and not was_refused:
                 await insist(self._layer.group_discard, self._group, inbox.channel, within=LEAVE_WITHIN)
         except Exception:
             logger.warning("A channel layer failed while the group %r was left.", self._group, exc_info=True)
         await inbox.close()
 
     def _fail(self, error: BaseException) -> None:
-        self._has_failed = not isinstance(error, asyncio.CancelledError)
+        self._failure = error
         if not self._joined.done():
             self._joined.set_exception(error)
             self._joined.exception()  # seen, if nobody waits for it any more
@@ -353,8 +358,8 @@ async def insist(call: Callable[..., Awaitable[Any]], *arguments: str, within: f
             while True:
                 try:
                     return await call(*arguments)
-                except (TypeError, ValueError, AssertionError, RuntimeError):
-                    raise  # no connection's fault
+                except REFUSALS:
+                    raise
                 except Exception as error:
                     last = error
                 await asyncio.sleep(RETRY_AFTER)

@@ -1,6 +1,7 @@
 """The benchmarks print the figures that they promise; no test here asks how fast anything is."""
 
 import json
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -82,3 +83,47 @@ def test_switches_tell_what_asking_and_watching_cost_and_how_long_changes_take()
         (saved_in, seen_in) for saved_in in servers for seen_in in servers
     ]
     assert all(0 < row["median"] <= row["highest"] for row in printed["delays"])
+
+
+@pytest.mark.peers
+def test_fanout_tells_how_fast_messages_get_to_all_clients_and_how_many_are_lost() -> None:
+    few = {"clients": 4, "rounds": 2, "singles": 8, "deliveries": 40, "light": 2, "heavy": 6, "heavy-window": 3}
+    printed = figures("fanout", "--deadline=90", *(f"--{name}={value}" for name, value in few.items()))
+
+    has_peer = find_spec("django_eventstream") is not None
+    assert printed["missing"] == ([] if has_peer else ["django_eventstream"])
+    ours = [(who, layer) for who in ("view", "consumer") for layer in ("core", "pubsub")]
+    peers = [("plain", "core"), ("plain", "pubsub"), *([("eventstream", None)] if has_peer else [])]
+    assert [(row["who"], row["layer"]) for row in printed["fanout"]] == ours + peers
+    for row in printed["fanout"]:
+        assert row["clients"] == 4
+        assert row["rate"] > 0
+        assert row["cpu"] > 0
+        assert row["single_cpu"] > 0
+        assert 0 < row["latency"] <= row["highest_latency"]
+        assert row["messages"] == 2 * (8 + 40) + 2 * 4
+        assert row["heavy"] == 6 * 4
+        # With so few on their way nobody has a reason to lose any.
+        assert (row["lost"], row["heavy_lost"], row["out_of_order"]) == (0, 0, 0)
+    assert [(row["who"], row["layer"], row["peer"]) for row in printed["comparisons"]] == [
+        (who, layer, peer) for who, layer in ours for peer in ("plain", "eventstream") if peer == "plain" or has_peer
+    ]
+    for row in printed["comparisons"]:
+        assert row["rate"] > 0
+        assert row["cpu"] > 0
+        assert row["kept"] == (row["rate"] >= 1 and row["cpu"] <= 1 and row["single_cpu"] <= 1)
+
+
+def test_fanout_says_that_it_needs_redis() -> None:
+    finished = subprocess.run(
+        [sys.executable, "-m", "benchmarks.fanout"],
+        cwd=ROOT,
+        env={**os.environ, "PATH": ""},
+        capture_output=True,
+        timeout=100,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 1
+    assert finished.stderr.startswith("Needed, but not installed: redis-server")
+    assert finished.stderr.count("\n") == 1
