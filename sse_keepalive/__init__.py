@@ -29,6 +29,8 @@ The rooms of the house, from the ground up; each imports only from those above i
     ``EventStreamResponse``, and what makes other responses stay alive.
 ``decorators``
     ``sse_keepalive``: what users type.
+``relays``
+    What comes to one channel of a channel layer, received once and handed to all that want it.
 ``layers``
     ``group_messages``: what is sent to groups of a channel layer, as an asynchronous iterable.
 ``consumers``

@@ -6,18 +6,23 @@ Where it deliberately departs from ``AsyncHttpConsumer``:
 1. It listens to the client while it answers, and cancels what it is doing as soon as the client has left. Channels'
    own consumer hears nothing until ``handle()`` has returned (https://github.com/django/channels/issues/1249).
 2. It hears messages of the channel layer while it streams (https://github.com/django/channels/issues/1302), and no
-   cancellation reaches the layer's ``receive()``: see :mod:`sse_keepalive.layers`.
+   cancellation reaches the layer's ``receive()``: see :mod:`sse_keepalive.relays`.
+3. It looks after old database connections once in a while, not before each message: a look takes a thread, which is
+   most of what a message would cost.
 """
 
 import asyncio
 import inspect
 import io
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager
 from types import MappingProxyType
 from typing import Any, Final
 
 from asgiref.sync import sync_to_async
+from channels.consumer import get_handler_name
+from channels.db import aclose_old_connections
 from channels.exceptions import StopConsumer
 from channels.generic.http import AsyncHttpConsumer
 from channels.layers import channel_layers, get_channel_layer
@@ -29,8 +34,9 @@ from sse_keepalive.errors import is_failure, is_served_by_daphne, report_error
 from sse_keepalive.frames import ServerSentEvent
 from sse_keepalive.http import EventStreamResponse
 from sse_keepalive.keepalive import KeepAliveStream
-from sse_keepalive.layers import Inbox, group_messages, insist
+from sse_keepalive.layers import group_messages
 from sse_keepalive.options import UNSET, Interval, Options, Unset
+from sse_keepalive.relays import Inbox, insist
 from sse_keepalive.silence import cancellations_of_task
 from sse_keepalive.switches import LONGEST_NAME, switches
 
@@ -39,6 +45,12 @@ Message = dict[str, Any]
 #: What can be said of the stream, as attributes of the class or to ``as_asgi()``.
 OPTIONS: Final = ("interval", "first_interval", "frame", "endpoint", "groups", "headers")
 
+
+#: Every so many seconds, at most, old database connections are closed before a message is handled. There is one set of
+#: them for all consumers, because Channels runs what is synchronous in one thread.
+LOOK_EVERY: Final = 1.0
+
+_looked_at = -LOOK_EVERY
 
 #: Seconds for the server to take the end of an answer whose client it says has left.
 LAST_PATIENCE: Final = 1.0
@@ -221,6 +233,17 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
         finally:
             if self._has_channel_to_close and self.channel_name is not None:
                 await Inbox(self.channel_layer, self.channel_name).close()
+
+    async def dispatch(self, message: Message) -> None:
+        """Call the method that is named after the type of a message."""
+        handler = getattr(self, get_handler_name(message), None)
+        if handler is None:
+            raise ValueError(f"No handler for message type {message['type']}")
+        global _looked_at
+        if time.monotonic() >= _looked_at + LOOK_EVERY:
+            _looked_at = time.monotonic()
+            await aclose_old_connections()
+        await handler(message)
 
     async def send(self, message: Message) -> None:
         """Send a message to the server."""

@@ -215,7 +215,8 @@ class Silence(asyncio.Future[None]):
         if self.has_event_due():
             event, self._on_its_way = self._pushed.popleft()
             due: Any = event if isinstance(self.tracker.tail, str) else event.encode()
-            self._stop_timer()  # it may have been armed for the first interval, which may be longer
+            if not self.tracker.has_sent:
+                self._stop_timer()  # the interval may be shorter than the first one
         else:
             due = self._frame.at(self.tracker.tail)
         self.tracker.sent_frame()
@@ -283,7 +284,8 @@ class Silence(asyncio.Future[None]):
         sent: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._pushed.append((event, sent))
         self.has_orders = True
-        self._look_again()
+        if self._is_waiting and not self.closed and (self.awaited is None or self._wake_up is not None):
+            self._wake_if_due()  # else the task comes by itself
         return sent
 
     def use(self, interval: float | None, first_interval: float | None, frame: str | bytes) -> None:

@@ -12,7 +12,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from pytest_django import Settings
 
-from sse_keepalive import layers
+from sse_keepalive import relays
 from sse_keepalive.consumers import EventStreamConsumer
 from sse_keepalive.decorators import sse_keepalive
 from sse_keepalive.frames import COMMENT, EVENT, LINE, ServerSentEvent
@@ -90,7 +90,7 @@ def left_behind() -> dict[str, object]:
         "tasks": other_tasks(),
         "channels": layer.channels if layer is not None else {},
         "groups": layer.groups if layer is not None else {},
-        "relays": layers._relays.get(asyncio.get_running_loop(), {}),
+        "relays": relays._relays.get(asyncio.get_running_loop(), {}),
         "streams": _loops.get(asyncio.get_running_loop(), ()),
     }
     return {name: what for name, what in there.items() if what}
@@ -540,7 +540,7 @@ async def test_h1_a_client_that_leaves_while_anything_else_hangs_is_noticed_at_o
     reached = asyncio.Event()
     listener = Listener(groups=("room",))
     journal = listener.journal
-    monkeypatch.setattr(layers, "PATIENCE", 0.05)  # what the layer was asked for is given up then, not cancelled
+    monkeypatch.setattr(relays, "PATIENCE", 0.05)  # what the layer was asked for is given up then, not cancelled
     monkeypatch.setattr(get_channel_layer() if where == "group_add" else listener.consumer, where, hang)
     exchange = Exchange(listener.consumer.as_asgi(), journal=journal)
     async with asyncio.timeout(TIME_LIMIT):
@@ -560,7 +560,7 @@ async def test_h1_a_layer_that_hangs_before_there_is_a_channel_is_given_up(monke
         await asyncio.Event().wait()
         return ""
 
-    monkeypatch.setattr(layers, "PATIENCE", 0.05)
+    monkeypatch.setattr(relays, "PATIENCE", 0.05)
     monkeypatch.setattr(get_channel_layer(), "new_channel", hang)
     exchange = await ask(consumer_of(one_event))
     assert isinstance(exchange.task.exception(), TimeoutError)

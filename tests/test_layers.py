@@ -17,7 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
 from django.test import override_settings
 
-from sse_keepalive import layers
+from sse_keepalive import layers, relays
 from sse_keepalive.decorators import sse_keepalive
 from sse_keepalive.frames import ServerSentEvent
 from sse_keepalive.keepalive import KeepAliveStream
@@ -37,7 +37,7 @@ def in_memory() -> Iterator[None]:
     """Give each test a layer of its own, and see that no relay is left over."""
     with override_settings(CHANNEL_LAYERS=IN_MEMORY):
         yield
-        assert {loop: relays for loop, relays in layers._relays.items() if not loop.is_closed()} == {}
+        assert {loop: left for loop, left in relays._relays.items() if not loop.is_closed()} == {}
 
 
 def layer() -> Any:
@@ -62,9 +62,9 @@ def run_here(main: Main, *, fails: bool = False, is_clean: bool = True) -> None:
         async with asyncio.timeout(10_000):
             await main()
         if fails and (others := asyncio.all_tasks() - {asyncio.current_task()}):
-            await asyncio.wait(others, timeout=layers.LEAVE_WITHIN + 3 * layers.PATIENCE)
+            await asyncio.wait(others, timeout=relays.LEAVE_WITHIN + 3 * relays.PATIENCE)
         assert asyncio.all_tasks() == {asyncio.current_task()}
-        assert layers._relays == {}
+        assert relays._relays == {}
         if is_clean:
             assert (used.groups, used.channels) == ({}, {})
 
@@ -209,7 +209,7 @@ def test_h2_streams_of_one_group_share_one_channel_and_the_last_one_leaves_the_g
                 assert await take(other, 1) == [2]
                 assert len(layer().groups["room"]) == 1
         assert layer().groups == {}
-        assert layers._relays == {}
+        assert relays._relays == {}
 
     run_here(main)
 
@@ -331,7 +331,7 @@ def test_h2_the_layers_receive_is_never_cancelled_with_a_message_in_it(monkeypat
             await send(number)
             await asyncio.sleep((number % 5) / 500)
 
-    monkeypatch.setattr(layers, "REJOIN_EVERY", 0.007)
+    monkeypatch.setattr(relays, "REJOIN_EVERY", 0.007)
     run_here(main)
 
 
@@ -626,7 +626,7 @@ def test_h2_a_layer_that_fails_at_first_raises_its_very_error(method: str) -> No
         tasks = [asyncio.create_task(stream()) for _ in range(2)]
         await asyncio.wait(tasks)
         assert [task.exception() for task in tasks] == [error, error]
-        assert now() == layers.PATIENCE  # in which it is called again
+        assert now() == relays.PATIENCE  # in which it is called again
         used.before.clear()
         async with group_messages("room") as messages:
             await send(1)
@@ -642,7 +642,7 @@ def test_h2_a_layer_that_does_not_answer_at_first_is_given_up() -> None:
         with pytest.raises(TimeoutError):
             async with group_messages("room"):
                 raise AssertionError("It is not to be entered.")
-        assert now() == layers.PATIENCE  # and not a moment more
+        assert now() == relays.PATIENCE  # and not a moment more
 
     run_here(main, fails=True)
 
@@ -650,9 +650,9 @@ def test_h2_a_layer_that_does_not_answer_at_first_is_given_up() -> None:
 @pytest.mark.parametrize(
     ("fails", "cause", "when"),
     [
-        (hanging, TimeoutError, layers.REJOIN_EVERY + layers.PATIENCE),
-        (raising(ConnectionError()), ConnectionError, layers.REJOIN_EVERY + layers.PATIENCE),
-        (raising(TypeError()), TypeError, layers.REJOIN_EVERY),  # which no patience heals
+        (hanging, TimeoutError, relays.REJOIN_EVERY + relays.PATIENCE),
+        (raising(ConnectionError()), ConnectionError, relays.REJOIN_EVERY + relays.PATIENCE),
+        (raising(TypeError()), TypeError, relays.REJOIN_EVERY),  # which no patience heals
     ],
 )
 def test_h2_a_layer_that_cannot_be_joined_again_has_failed(fails: Any, cause: type[Exception], when: float) -> None:
@@ -687,13 +687,13 @@ def test_h2_what_fails_a_few_times_and_then_works_is_no_failure(method: str, cap
             failures_at_first = len(failures)
             used.before[method] = broken
             failures.clear()
-            await asyncio.sleep(layers.REJOIN_EVERY + 1)
+            await asyncio.sleep(relays.REJOIN_EVERY + 1)
             used.before.pop("group_add", None)
             await InMemoryChannelLayer.send(used, the_channel(), numbered(2))
             assert await take(messages, 1) == [2]
         assert failures_at_first == (3 if method in ("new_channel", "group_add") else 0)
         assert len(failures) == (0 if method == "new_channel" else 3)
-        assert now() < layers.REJOIN_EVERY + layers.PATIENCE
+        assert now() < relays.REJOIN_EVERY + relays.PATIENCE
 
     run_here(main)
     assert caplog.records == []
@@ -708,7 +708,7 @@ def test_h2_nothing_is_lost_while_a_slow_layer_is_joined_again() -> None:
 
         async with group_messages("room") as messages:
             used.before["group_add"] = slow
-            await asyncio.sleep(layers.REJOIN_EVERY + 1)
+            await asyncio.sleep(relays.REJOIN_EVERY + 1)
             reader = asyncio.create_task(take(messages, 300))
             await send(*range(300))
             assert await reader == list(range(300))
@@ -721,7 +721,7 @@ def test_h2_it_joins_again_a_group_that_the_layer_has_forgotten() -> None:
         async with group_messages("room") as messages:
             for number in range(5):
                 layer().groups.clear()
-                await asyncio.sleep(layers.REJOIN_EVERY + 1)
+                await asyncio.sleep(relays.REJOIN_EVERY + 1)
                 await send(number)
             assert await take(messages, 5) == list(range(5))
 
@@ -738,7 +738,7 @@ def test_h2_it_joins_again_however_busy_the_group_is(monkeypatch: pytest.MonkeyP
                 assert await take(messages, 1) == [number]
             assert used.calls.count("group_add") >= 12
 
-    monkeypatch.setattr(layers, "REJOIN_EVERY", 2)
+    monkeypatch.setattr(relays, "REJOIN_EVERY", 2)
     run_here(main)
 
 
@@ -793,7 +793,7 @@ def test_h2_a_channel_that_is_full_when_it_is_given_up_is_emptied(caplog: pytest
             pass
         assert refused
         assert used.calls.count("send") >= 2  # the farewell, which did not fit at first
-        assert now() == 0
+        assert now() == relays.RETRY_AFTER  # until it fits
         assert (used.groups, used.channels) == ({}, {})
 
     run_here(main)
@@ -810,12 +810,12 @@ def test_h2_a_layer_that_fails_while_the_group_is_left_is_logged_and_holds_up_no
         async with group_messages("room"):
             await asyncio.sleep(1)  # until it receives
             used.before[method] = fails
-        assert now() <= 1 + layers.PATIENCE
+        assert now() <= 1 + relays.PATIENCE
 
     run_here(main, fails=True, is_clean=False)
     if method != "receive":  # of the one that is cancelled at once nothing is expected
         assert [record.levelno for record in caplog.records] == [logging.WARNING]
-        assert caplog.records[0].name == "sse_keepalive.layers"
+        assert caplog.records[0].name == "sse_keepalive.relays"
 
 
 # Loops, threads, contexts, settings.
@@ -839,24 +839,24 @@ def test_h2_a_loop_that_ends_under_an_open_stream_leaves_its_group() -> None:
     async def main() -> None:
         tasks.append(asyncio.create_task(left_open()))
         await asyncio.sleep(1)
-        assert len(layers._relays) == 1
+        assert len(relays._relays) == 1
 
     tasks: list[asyncio.Task[None]] = []
     used = layer()
     run(main)  # its runner cancels what is left
     assert tasks[0].cancelled()
-    assert layers._relays == {}
+    assert relays._relays == {}
     assert used.groups == {}  # its channel keeps a farewell that nobody has received, until that expires
 
 
 def test_h2_loops_that_were_closed_are_forgotten() -> None:
     async def main() -> None:
         async with group_messages("room"):
-            assert list(layers._relays) == [asyncio.get_running_loop()]
+            assert list(relays._relays) == [asyncio.get_running_loop()]
 
     loop = VirtualTimeLoop()
     loop.close()
-    layers._relays[loop] = {}
+    relays._relays[loop] = {}
     run_here(main)
 
 
@@ -868,7 +868,7 @@ def test_h2_each_of_two_loops_in_two_threads_has_a_relay_of_its_own() -> None:
     async def main(start: int) -> None:
         async with group_messages("room", layer=f"layer{start}") as messages:
             await asyncio.to_thread(entered.wait)
-            assert len(layers._relays) == 2
+            assert len(relays._relays) == 2
             for number in range(start, start + 100):
                 await get_channel_layer(f"layer{start}").group_send("room", numbered(number))
                 await asyncio.sleep(0)
@@ -888,7 +888,7 @@ def test_h2_each_of_two_loops_in_two_threads_has_a_relay_of_its_own() -> None:
         for one in threads:
             one.join(TIME_LIMIT)
     assert sorted(results) == [list(range(100)), list(range(1000, 1100))]
-    assert layers._relays == {}
+    assert relays._relays == {}
 
 
 def test_h2_two_loops_in_two_threads_use_one_layer_at_the_same_time() -> None:
@@ -915,7 +915,7 @@ def test_h2_two_loops_in_two_threads_use_one_layer_at_the_same_time() -> None:
     for one in threads:
         one.join(TIME_LIMIT)
     assert results == [list(range(100))] * 2
-    assert layers._relays == {}
+    assert relays._relays == {}
 
 
 def test_h2_the_relay_keeps_nothing_of_the_context_of_the_stream_that_came_first() -> None:
@@ -942,7 +942,7 @@ def test_h2_the_relay_keeps_nothing_of_the_context_of_the_stream_that_came_first
             died = await task
             del task
             await take(messages, 1)
-            await asyncio.sleep(2 * layers.REJOIN_EVERY)
+            await asyncio.sleep(2 * relays.REJOIN_EVERY)
             assert died() is None
 
     gc.collect()
@@ -976,7 +976,7 @@ def test_h2_with_other_settings_it_is_another_layer() -> None:
 
 async def until_left(used: Any) -> None:
     async with asyncio.timeout(TIME_LIMIT):
-        while used.groups or used.channels or asyncio.get_running_loop() in layers._relays:
+        while used.groups or used.channels or asyncio.get_running_loop() in relays._relays:
             await asyncio.sleep(0.001)
 
 

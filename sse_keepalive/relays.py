@@ -1,0 +1,271 @@
+"""
+Relays: what comes to one channel of a channel layer, received once and handed to all that want it.
+
+For each group there is one relay in an event loop, however many streams have joined. So a message is fetched and
+decoded once for all, a stream that is slow holds up nobody, and no stream can overlook that the layer has failed, or
+has forgotten the group.
+
+``receive()`` of a channel layer is never cancelled here while it may hold a message. That of ``channels_redis`` loses
+then what it has just taken, even what was meant for other channels of the process.
+"""
+
+import asyncio
+import contextvars
+import copy
+import logging
+import pickle
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any, Final, Protocol
+
+logger = logging.getLogger(__name__)
+
+Message = dict[str, Any]
+
+#: Every so many seconds a relay joins its group again: a Redis that was restarted knows no groups any more, and layers
+#: forget members of a certain age (``group_expiry``).
+REJOIN_EVERY: Final = 10.0
+
+#: A layer that has not answered for so many seconds has failed.
+PATIENCE: Final = 10.0
+
+#: For so many seconds a relay tries to leave a group that nobody wants any more, in case the layer works again.
+LEAVE_WITHIN: Final = 60.0
+
+#: Seconds until the next attempt. A Redis that was restarted has broken connections, of which each fails once.
+RETRY_AFTER: Final = 0.1
+
+#: What a channel sends to itself so that its pending ``receive`` comes to an end by itself.
+FAREWELL: Final = {"type": "sse_keepalive.farewell"}
+
+#: What a layer raises that no connection is to blame for, such as a name that it does not take.
+REFUSALS: Final = (TypeError, ValueError, AssertionError, RuntimeError)
+
+
+class Reader(Protocol):
+    """What a relay hands messages to."""
+
+    def take(self, message: Message) -> None:
+        """Take a message that is one's own."""
+
+    def lose(self, error: BaseException) -> None:
+        """Hear that no messages come any more."""
+
+
+class Relay:
+    """
+    Hands on what comes to one channel to all its readers in this event loop.
+
+    :param group: the group that the channel is a member of, if any.
+    :param channel: its name; by default it is a new one.
+    """
+
+    def __init__(self, layer: Any, group: str | None, channel: str | None = None) -> None:
+        self._layer = layer
+        self._group = group
+        self._channel = channel
+        self._readers: set[Reader] = set()
+        self._joined = asyncio.get_running_loop().create_future()
+        self._is_relaying = False
+        self._failure: BaseException | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @classmethod
+    def of(cls, layer: Any, group: str) -> "Relay":
+        """Return the relay of a group in this loop, a new one if there is none."""
+        relays = _relays_of_this_loop()
+        key = (id(layer), group)
+        if key not in relays:
+            relays[key] = cls(layer, group)
+        return relays[key]
+
+    def add(self, reader: Reader) -> None:
+        """Hand it every message from now on."""
+        self._readers.add(reader)
+        if self._task is None:
+            self._task = _detached(self._run())
+
+    async def until_joined(self) -> None:
+        """Wait until the channel is a member of the group, and raise what came in between."""
+        await asyncio.wait([self._joined])
+        self._joined.result()
+
+    def remove(self, reader: Reader) -> asyncio.Task[None] | None:
+        """
+        Hand it no more messages. With the last reader, the channel leaves the group and is given up.
+
+        :returns: the task that sees to that, unless the layer has failed: it may not answer any more.
+        """
+        self._readers.discard(reader)
+        if self._readers:
+            return None
+        self._forget()
+        if self._is_relaying and self._task is not None:
+            self._is_relaying = False
+            self._task.cancel()
+        return None if isinstance(self._failure, Exception) else self._task
+
+    async def _run(self) -> None:
+        inbox = None
+        try:
+            inbox = Inbox(self._layer, self._channel or await insist(self._layer.new_channel))
+            await self._join_group(inbox)
+            self._joined.set_result(None)
+            self._is_relaying = True
+            if self._readers:
+                await self._relay(inbox)
+        except BaseException as error:
+            self._fail(error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._is_relaying = False
+            self._forget()
+            if inbox is not None:
+                await self._give_up(inbox)
+
+    async def _relay(self, inbox: "Inbox") -> None:
+        receiving = inbox.open(self._hand_out)
+        while True:
+            done, _ = await asyncio.wait([receiving], timeout=REJOIN_EVERY)
+            if done:
+                return receiving.result()
+            await self._join_group(inbox)
+
+    def _hand_out(self, message: Message) -> None:
+        for reader, own in zip(self._readers, _with_copies(message), strict=False):
+            reader.take(own)
+
+    async def _join_group(self, inbox: "Inbox") -> None:
+        if self._group is not None:
+            await insist(self._layer.group_add, self._group, inbox.channel)
+
+    async def _give_up(self, inbox: "Inbox") -> None:
+        was_refused = self._joined.exception() is not None and isinstance(self._failure, REFUSALS)
+        try:
+            if self._group is not None and not was_refused:
+                await insist(self._layer.group_discard, self._group, inbox.channel, within=LEAVE_WITHIN)
+        except Exception:
+            logger.warning("A channel layer failed while the group %r was left.", self._group, exc_info=True)
+        await inbox.close()
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        if not self._joined.done():
+            self._joined.set_exception(error)
+            self._joined.exception()  # seen, if nobody waits for it any more
+        for reader in self._readers:
+            reader.lose(error)
+
+    def _forget(self) -> None:
+        loop = asyncio.get_running_loop()
+        relays = _relays.get(loop, {})
+        key = (id(self._layer), self._group)
+        if relays.get(key) is self:
+            del relays[key]
+            if not relays:
+                del _relays[loop]
+
+
+class Inbox:
+    """
+    A channel, and the task that receives from it, one message after the other, which nothing ever cancels.
+
+    :param channel: a name that the layer's ``new_channel()`` has returned.
+    """
+
+    def __init__(self, layer: Any, channel: str) -> None:
+        self.channel = channel
+        self._layer = layer
+        self._receiving: asyncio.Task[None] | None = None
+
+    def open(self, take: Callable[[Message], None]) -> asyncio.Task[None]:
+        """Begin to receive; return the task, which ends with what the layer raises."""
+        self._receiving = _detached(self._receive(take))
+        return self._receiving
+
+    async def _receive(self, take: Callable[[Message], None]) -> None:
+        while (message := await self._layer.receive(self.channel)) != FAREWELL:
+            take(message)
+
+    async def close(self) -> None:
+        """
+        End the pending ``receive`` by a message of its own.
+
+        A cancellation is what layers expect when a channel is given up, so a last ``receive`` gets one, before it has
+        had the time to take anything.
+        """
+        last = None
+        try:
+            async with asyncio.timeout(PATIENCE):
+                if self._receiving is not None and not self._receiving.done():
+                    await insist(self._layer.send, self.channel, FAREWELL)
+                    await asyncio.wait([self._receiving])
+                last = _detached(self._layer.receive(self.channel))
+                await asyncio.sleep(0)
+        except Exception:
+            logger.warning("A channel layer failed while a channel was given up.", exc_info=True)
+        finally:
+            for task in (self._receiving, last):
+                await _end(task)
+
+
+async def insist(call: Callable[..., Awaitable[Any]], *arguments: Any, within: float | None = None) -> Any:
+    """
+    Return what a call of a channel layer returns, once it does not fail.
+
+    :param within: for how many seconds it is called again, :data:`PATIENCE` by default. It must do no harm twice.
+    """
+    last: Exception | None = None
+    try:
+        async with asyncio.timeout(PATIENCE if within is None else within):
+            while True:
+                try:
+                    return await call(*arguments)
+                except REFUSALS:
+                    raise
+                except Exception as error:
+                    last = error
+                await asyncio.sleep(RETRY_AFTER)
+    except TimeoutError:
+        if last is None:
+            raise
+        raise last from None
+    finally:
+        last = None  # its traceback keeps this frame
+
+
+def _with_copies(message: Message) -> Iterator[Message]:
+    """Yield the message, and then copies of it: what one reader does with it must not reach another."""
+    yield message
+    try:
+        pickled = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)  # several times as fast as a deep copy
+    except Exception:
+        while True:
+            yield copy.deepcopy(message)
+    while True:
+        yield pickle.loads(pickled)  # noqa: S301  # our own
+
+
+_relays: Final[dict[asyncio.AbstractEventLoop, dict[tuple[int, str | None], Relay]]] = {}
+
+
+def _relays_of_this_loop() -> dict[tuple[int, str | None], Relay]:
+    loop = asyncio.get_running_loop()
+    if loop not in _relays:
+        for other in list(_relays):
+            if other.is_closed():
+                _relays.pop(other, None)
+        _relays[loop] = {}
+    return _relays[loop]
+
+
+def _detached(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """Return a task that keeps nothing of the context of whoever happens to start it."""
+    return asyncio.get_running_loop().create_task(work, context=contextvars.Context())
+
+
+async def _end(task: asyncio.Task[Any] | None) -> None:
+    if task is not None:
+        task.cancel()
+        await asyncio.wait([task])
+        _ = task.cancelled() or task.exception()  # seen, whatever it is
