@@ -25,6 +25,9 @@ from project import chat, views
 from project import settings as project_settings
 from sse_keepalive.http import EventStreamResponse
 
+from .live.browser import chromium
+from .live.redis import redis_server
+
 ROOT = Path(__file__).resolve().parent.parent
 KEEP_ALIVE = ": keep-alive"
 CHAT = {"model": "canned", "messages": [{"role": "user", "content": "Hello!"}], "stream": True}
@@ -270,6 +273,32 @@ def test_page_offers_every_stream(client: Client) -> None:
     assert 'role="status"' in page
 
 
+async def test_an_order_reaches_the_board(async_client: AsyncClient) -> None:
+    response = await async_client.get("/orders/events/")
+    async with aclosing(frames(response)) as board:
+        joined = await anext(frame async for frame in board if not is_keep_alive(frame))
+        assert joined == f'event: joined\ndata: {{"process": {os.getpid()}}}'
+        placed = await async_client.post("/orders/place/", {"dish": "Fish & <soup>", "table": "7"})
+        assert (placed.status_code, placed.headers["Location"]) == (302, "/orders/")
+        order = await anext(frame async for frame in board if not is_keep_alive(frame))
+    fields = json.loads(order.removeprefix("data: "))
+    assert (fields["dish"], fields["table"]) == ("Fish & <soup>", 7)
+
+
+@pytest.mark.parametrize("order", [{}, {"dish": "", "table": "1"}, {"dish": "Soup", "table": "0"}, {"dish": "x" * 61}])
+async def test_an_order_that_cannot_be_is_refused(async_client: AsyncClient, order: dict[str, str]) -> None:
+    answer = await async_client.post("/orders/place/", order)
+    assert answer.status_code == 400
+    assert answer.headers["Content-Type"] == "text/plain"
+
+
+def test_the_board_places_orders_with_a_csrf_token(client: Client) -> None:
+    page = client.get("/orders/").content.decode()
+    assert 'action="/orders/place/" method="post"' in page
+    assert 'name="csrfmiddlewaretoken"' in page
+    assert Client(enforce_csrf_checks=True).post("/orders/place/", {"dish": "Soup", "table": "1"}).status_code == 403
+
+
 # From here on the project runs in processes of its own, under its own settings.
 
 SETTINGS = """
@@ -470,3 +499,30 @@ def test_demo_refuses_what_is_no_port(demo: Callable[..., Demo], port: str) -> N
     site = demo(f"--port={port}")
     assert site.process.wait(TIME_LIMIT) == 1
     site.read_until("CommandError")
+
+
+@pytest.mark.peers
+def test_h3_an_order_reaches_every_browser_on_every_process(demo: Callable[..., Demo], tmp_path: Path) -> None:
+    """With REDIS_URL set: two processes, and on each a window that listens to the view and one to the consumer."""
+    with redis_server(tmp_path / "redis") as redis, chromium() as browser:
+        sites = []
+        pages = []
+        for _ in range(2):
+            site = demo("--port", "0", REDIS_URL=redis.address)
+            sites.append(site)
+            site.wait_for_server()
+            for kind in ("a view", "a consumer of Channels"):
+                page = browser.new_page()
+                page.goto(f"{site.url}orders/")
+                page.get_by_label("The stream comes from").select_option(kind)
+                pages.append(page)
+        for page in pages:
+            page.wait_for_function("document.querySelector('[role=status]').textContent.startsWith('Connected')")
+        pages[0].get_by_label("Dish").fill("Fish & chips")
+        pages[0].get_by_role("button").click()
+        for page in pages:
+            page.get_by_text("Fish & chips").wait_for()
+            assert page.locator("li").count() == 1
+        for site in sites:
+            assert site.interrupt() == 0, site.output
+            assert "Traceback" not in site.output, site.output
