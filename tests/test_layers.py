@@ -169,14 +169,17 @@ def test_h2_async_for_takes_the_whole_message() -> None:
     run_here(main)
 
 
-def test_h2_each_stream_gets_copies_of_its_own() -> None:
+@pytest.mark.parametrize("more", [{}, {"what no pickle can be made of": lambda: None}], ids=["plain", "strange"])
+def test_h2_each_stream_gets_copies_of_its_own(more: dict[str, Any]) -> None:
     async def main() -> None:
-        async with group_messages("room") as one, group_messages("room") as other:
-            await layer().group_send("room", {"type": "chat.message", "list": [1]})
-            message = await anext(one)
-            message["list"].append(2)
-            message["mine"] = True
-            assert await anext(other) == {"type": "chat.message", "list": [1]}
+        streams = [group_messages("room") for _ in range(3)]
+        async with streams[0], streams[1], streams[2]:
+            await layer().group_send("room", {"type": "chat.message", "list": [1], **more})
+            for stream in streams:
+                message = await anext(stream)
+                assert message == {"type": "chat.message", "list": [1], **more}
+                message["list"].append(2)
+                message["mine"] = True
 
     run_here(main)
 
