@@ -97,7 +97,7 @@ def check_redis(app_configs: object = None, **kwargs: Any) -> list[CheckMessage]
             hint='Give its hosts a longer time-out: "hosts": [{"address": "redis://…", "socket_timeout": 20}].',
             id="sse_keepalive.W004",
         )
-        for alias in getattr(settings, "CHANNEL_LAYERS", {})
+        for alias in getattr(settings, "CHANNEL_LAYERS", None) or ()
         for wait, timeout in _redis_timeouts(alias)
         if timeout is not None and timeout <= wait
     ]

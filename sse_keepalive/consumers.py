@@ -36,7 +36,7 @@ from sse_keepalive.http import EventStreamResponse
 from sse_keepalive.keepalive import KeepAliveStream
 from sse_keepalive.layers import group_messages
 from sse_keepalive.options import UNSET, Interval, Options, Unset
-from sse_keepalive.relays import Inbox, insist
+from sse_keepalive.relays import Inbox, Layer
 from sse_keepalive.silence import cancellations_of_task
 from sse_keepalive.switches import LONGEST_NAME, switches
 
@@ -167,12 +167,12 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
 
     @asynccontextmanager
     async def _listening(self, stream: KeepAliveStream[Any]) -> AsyncGenerator[None]:
-        """Hear the channel layer, which may take its time to be joined, but not the stream's: it has begun."""
+        """Hear the channel layer. Until it is joined, the stream is silent, and kept alive as in any silence."""
         self._listens = True
         joined = asyncio.Event()
+        stream.begin_after(joined.wait)
         listening = asyncio.create_task(self._listen(stream, joined))
         try:
-            await joined.wait()
             yield
         finally:
             self._listens = False
@@ -201,12 +201,12 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
 
     async def _fail(self, stream: KeepAliveStream[Any], error: BaseException) -> None:
         """See to what came from a handler, or from joining the groups."""
-        if self._listens:
-            if not isinstance(error, Exception | asyncio.CancelledError):
-                raise error
-            stream.fail(error)
-        elif is_failure(error):
-            # The stream has ended already; what goes wrong in a handler's clean-up is to be seen all the same.
+        if not isinstance(error, Exception | asyncio.CancelledError):
+            raise error
+        if self._listens and stream.fail(error):
+            return
+        # The stream has ended already. What goes wrong in a handler's clean-up is to be seen all the same.
+        if is_failure(error):
             await sync_to_async(report_error, thread_sensitive=False)(error, self.request, self._name())
 
     # What Channels calls.
@@ -217,7 +217,7 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
         self.base_send = send
         self.channel_layer = get_channel_layer(self.channel_layer_alias)
         if self.channel_layer is not None:
-            self.channel_name = await insist(self.channel_layer.new_channel)
+            self.channel_name = await Layer.here(self.channel_layer).call("new_channel")
             self._has_channel_to_close = True
         try:
             message = await receive()
@@ -232,7 +232,7 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
             pass
         finally:
             if self._has_channel_to_close and self.channel_name is not None:
-                await Inbox(self.channel_layer, self.channel_name).close()
+                await Inbox(Layer.here(self.channel_layer), self.channel_name).close()
 
     async def dispatch(self, message: Message) -> None:
         """Call the method that is named after the type of a message."""
@@ -257,15 +257,20 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
         hearing = asyncio.create_task(self._hear_client(receive, answering))
         try:
             await answering  # whatever cancels this task cancels that one, with the same message
-        except asyncio.CancelledError:
-            if not self._has_left or cancellations_of_task() > 0:
+        except asyncio.CancelledError as cancellation:
+            if cancellations_of_task() > 0:
                 raise
+            if not self._has_left:
+                # Daphne would take it for the client's leaving.
+                raise RuntimeError("The consumer cancelled itself.") from cancellation
         except StopConsumer:
             raise
         except Exception as error:
             if not self._has_begun or not is_served_by_daphne():
                 raise
             report_error(error, self.request, self._name())
+            if not self._is_answered:
+                await self.base_send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             hearing.cancel()
             await asyncio.wait([hearing])

@@ -18,7 +18,7 @@ import asyncio
 import inspect
 import math
 import types
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Generator
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from sse_keepalive.frames import COMMENT, TELLING_LENGTH, ServerSentEvent
@@ -134,9 +134,17 @@ class KeepAliveStream(Generic[Chunk]):
         """
         self._silence.end()
 
-    def fail(self, error: BaseException) -> None:
-        """End the stream as :meth:`end` does, and then raise ``error`` from it, as if it were the upstream's own."""
-        self._silence.end(error)
+    def fail(self, error: BaseException) -> bool:
+        """
+        End the stream as :meth:`end` does, and then raise ``error`` from it, as if it were the upstream's own.
+
+        :returns: whether it will: not if it has ended already, or fails with another error.
+        """
+        return not self._has_ended() and self._silence.end(error)
+
+    def begin_after(self, ready: Callable[[], Awaitable[Any]]) -> None:
+        """Await ``ready()`` in the first step, before anything of the upstream runs: to be called before that."""
+        self._silence.ready = ready
 
     async def push(self, event: ServerSentEvent) -> bool:
         """
@@ -182,7 +190,7 @@ async def _with_frames(upstream: Any, silence: Silence) -> AsyncGenerator[Any]:
     has_opened = False
     ready_in_a_row = 0
     needs_turn = False
-    step: Any = None
+    step: Any = None if silence.ready is None else _first_step(silence.ready, pull)
     try:
         try:
             while True:
@@ -269,6 +277,7 @@ async def _close(source: Any, silence: Silence, step: Any) -> None:
     from the one that is made here by the count that only ``task.cancel()`` raises.
     """
     silence.closed = True
+    silence.refuse_events()
     cancellations = cancellations_of_task()
     try:
         if step is not None:
@@ -286,6 +295,11 @@ async def _close(source: Any, silence: Silence, step: Any) -> None:
             source = None
     if cancellations_of_task() > cancellations:
         raise asyncio.CancelledError
+
+
+async def _first_step(ready: Callable[[], Awaitable[Any]], pull: Callable[[], Awaitable[Any]]) -> Any:
+    await ready()
+    return await pull()
 
 
 async def _after_the_end() -> Any:

@@ -10,7 +10,7 @@ from channels import DEFAULT_CHANNEL_LAYER
 from channels.layers import get_channel_layer
 from django.core.exceptions import ImproperlyConfigured
 
-from sse_keepalive.relays import PATIENCE, Message, Relay
+from sse_keepalive.relays import PATIENCE, Layer, Message, Relay
 
 #: So many messages may wait for a stream that is slower than they come. A client that has stopped reading would
 #: otherwise fill the memory.
@@ -45,8 +45,8 @@ class group_messages(AsyncIterator[Message]):  # noqa: N801  # named as the cont
     def __init__(self, *groups: str, layer: str = DEFAULT_CHANNEL_LAYER, channel: str | None = None) -> None:
         if not groups and channel is None:
             raise TypeError("group_messages() needs at least one group.")
-        self._layer = get_channel_layer(layer)
-        if self._layer is None:
+        self._backend = get_channel_layer(layer)
+        if self._backend is None:
             raise ImproperlyConfigured(f"There is no channel layer {layer!r} in CHANNEL_LAYERS.")
         self._groups = tuple(dict.fromkeys(groups))
         self._channel = channel
@@ -60,9 +60,10 @@ class group_messages(AsyncIterator[Message]):  # noqa: N801  # named as the cont
             raise RuntimeError("These messages are being iterated already.")
         self._messages.clear()
         self._failure = None
-        self._relays = [Relay.of(self._layer, group) for group in self._groups]
+        layer = Layer.here(self._backend)
+        self._relays = [layer.relay(group) for group in self._groups]
         if self._channel is not None:
-            self._relays.append(Relay(self._layer, None, self._channel))
+            self._relays.append(Relay(layer, None, self._channel))
         for relay in self._relays:
             relay.add(self)
         try:

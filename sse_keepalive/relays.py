@@ -14,7 +14,8 @@ import contextvars
 import copy
 import logging
 import pickle
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+import weakref
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, Protocol
 
 logger = logging.getLogger(__name__)
@@ -34,8 +35,16 @@ LEAVE_WITHIN: Final = 60.0
 #: Seconds until the next attempt. A Redis that was restarted has broken connections, of which each fails once.
 RETRY_AFTER: Final = 0.1
 
-#: What a channel sends to itself so that its pending ``receive`` comes to an end by itself.
+#: What a channel sends to itself so that its pending ``receive`` comes to an end by itself; and after how many seconds
+#: again, if it has not.
 FAREWELL: Final = {"type": "sse_keepalive.farewell"}
+FAREWELL_EVERY: Final = 2.0
+
+#: What stands in the names of channels that have one queue in common: those of a process.
+PROCESS_LOCAL: Final = "!"
+
+#: So many calls of a layer, at most, are on their way at once.
+CALLS_AT_ONCE: Final = 30
 
 #: What a layer raises that no connection is to blame for, such as a name that it does not take.
 REFUSALS: Final = (TypeError, ValueError, AssertionError, RuntimeError)
@@ -59,24 +68,15 @@ class Relay:
     :param channel: its name; by default it is a new one.
     """
 
-    def __init__(self, layer: Any, group: str | None, channel: str | None = None) -> None:
+    def __init__(self, layer: "Layer", group: str | None, channel: str | None = None) -> None:
         self._layer = layer
-        self._group = group
+        self.group = group
         self._channel = channel
         self._readers: set[Reader] = set()
         self._joined = asyncio.get_running_loop().create_future()
         self._is_relaying = False
         self._failure: BaseException | None = None
         self._task: asyncio.Task[None] | None = None
-
-    @classmethod
-    def of(cls, layer: Any, group: str) -> "Relay":
-        """Return the relay of a group in this loop, a new one if there is none."""
-        relays = _relays_of_this_loop()
-        key = (id(layer), group)
-        if key not in relays:
-            relays[key] = cls(layer, group)
-        return relays[key]
 
     def add(self, reader: Reader) -> None:
         """Hand it every message from now on."""
@@ -98,7 +98,7 @@ class Relay:
         self._readers.discard(reader)
         if self._readers:
             return None
-        self._forget()
+        self._layer.forget(self)
         if self._is_relaying and self._task is not None:
             self._is_relaying = False
             self._task.cancel()
@@ -107,7 +107,7 @@ class Relay:
     async def _run(self) -> None:
         inbox = None
         try:
-            inbox = Inbox(self._layer, self._channel or await insist(self._layer.new_channel))
+            inbox = Inbox(self._layer, self._channel or await self._layer.call("new_channel"))
             await self._join_group(inbox)
             self._joined.set_result(None)
             self._is_relaying = True
@@ -119,7 +119,7 @@ class Relay:
                 raise
         finally:
             self._is_relaying = False
-            self._forget()
+            self._layer.forget(self)
             if inbox is not None:
                 await self._give_up(inbox)
 
@@ -136,16 +136,16 @@ class Relay:
             reader.take(own)
 
     async def _join_group(self, inbox: "Inbox") -> None:
-        if self._group is not None:
-            await insist(self._layer.group_add, self._group, inbox.channel)
+        if self.group is not None:
+            await self._layer.call("group_add", self.group, inbox.channel)
 
     async def _give_up(self, inbox: "Inbox") -> None:
         was_refused = self._joined.exception() is not None and isinstance(self._failure, REFUSALS)
         try:
-            if self._group is not None and not was_refused:
-                await insist(self._layer.group_discard, self._group, inbox.channel, within=LEAVE_WITHIN)
+            if self.group is not None and not was_refused:
+                await self._layer.call("group_discard", self.group, inbox.channel, within=LEAVE_WITHIN)
         except Exception:
-            logger.warning("A channel layer failed while the group %r was left.", self._group, exc_info=True)
+            logger.warning("A channel layer failed while the group %r was left.", self.group, exc_info=True)
         await inbox.close()
 
     def _fail(self, error: BaseException) -> None:
@@ -156,24 +156,15 @@ class Relay:
         for reader in self._readers:
             reader.lose(error)
 
-    def _forget(self) -> None:
-        loop = asyncio.get_running_loop()
-        relays = _relays.get(loop, {})
-        key = (id(self._layer), self._group)
-        if relays.get(key) is self:
-            del relays[key]
-            if not relays:
-                del _relays[loop]
-
 
 class Inbox:
     """
-    A channel, and the task that receives from it, one message after the other, which nothing ever cancels.
+    A channel, and the task that receives from it, one message after the other, which nothing cancels at work.
 
     :param channel: a name that the layer's ``new_channel()`` has returned.
     """
 
-    def __init__(self, layer: Any, channel: str) -> None:
+    def __init__(self, layer: "Layer", channel: str) -> None:
         self.channel = channel
         self._layer = layer
         self._receiving: asyncio.Task[None] | None = None
@@ -184,24 +175,25 @@ class Inbox:
         return self._receiving
 
     async def _receive(self, take: Callable[[Message], None]) -> None:
-        while (message := await self._layer.receive(self.channel)) != FAREWELL:
+        receive = self._layer.backend.receive
+        while (message := await receive(self.channel)) != FAREWELL:
             take(message)
 
     async def close(self) -> None:
         """
-        End the pending ``receive`` by a message of its own.
+        Give up the channel, of which a layer hears by the cancellation of a ``receive``.
 
-        A cancellation is what layers expect when a channel is given up, so a last ``receive`` gets one, before it has
-        had the time to take anything.
+        One that waits for other channels of the process as well, and may have taken what is theirs, is not cancelled.
+        It ends by a message to itself, and the next one is cancelled before it has had the time to take anything.
         """
         last = None
         try:
-            async with asyncio.timeout(PATIENCE):
-                if self._receiving is not None and not self._receiving.done():
-                    await insist(self._layer.send, self.channel, FAREWELL)
-                    await asyncio.wait([self._receiving])
-                last = _detached(self._layer.receive(self.channel))
-                await asyncio.sleep(0)
+            async with asyncio.timeout(LEAVE_WITHIN):
+                if self._receiving is not None and not self._receiving.done() and PROCESS_LOCAL in self.channel:
+                    await self._layer.say_farewell(self.channel, self._receiving)
+                if self._receiving is None or self._receiving.done():
+                    last = _detached(self._layer.backend.receive(self.channel))
+                    await asyncio.sleep(0)
         except Exception:
             logger.warning("A channel layer failed while a channel was given up.", exc_info=True)
         finally:
@@ -209,29 +201,82 @@ class Inbox:
                 await _end(task)
 
 
-async def insist(call: Callable[..., Awaitable[Any]], *arguments: Any, within: float | None = None) -> Any:
+class Layer:
     """
-    Return what a call of a channel layer returns, once it does not fail.
+    One channel layer in one event loop: what is asked of it, in moderation, and its relays.
 
-    :param within: for how many seconds it is called again, :data:`PATIENCE` by default. It must do no harm twice.
+    A layer on Redis takes a connection for each call, of which it has a limited number. Where they run out, its own
+    book-keeping fails, and messages come twice.
     """
-    last: Exception | None = None
-    try:
-        async with asyncio.timeout(PATIENCE if within is None else within):
-            while True:
-                try:
-                    return await call(*arguments)
-                except REFUSALS:
-                    raise
-                except Exception as error:
-                    last = error
-                await asyncio.sleep(RETRY_AFTER)
-    except TimeoutError:
-        if last is None:
-            raise
-        raise last from None
-    finally:
-        last = None  # its traceback keeps this frame
+
+    def __init__(self, backend: Any) -> None:
+        self.backend = backend
+        self._relays: dict[str, Relay] = {}
+        self._calls = asyncio.Semaphore(CALLS_AT_ONCE)
+        self._farewells = asyncio.Lock()
+
+    @classmethod
+    def here(cls, backend: Any) -> "Layer":
+        """Return that of a layer in this loop, for as long as anybody has it."""
+        key = (asyncio.get_running_loop(), id(backend))
+        layer = _layers.get(key)
+        if layer is None:
+            layer = _layers[key] = cls(backend)
+        return layer
+
+    def relay(self, group: str) -> Relay:
+        """Return the relay of a group, a new one if there is none."""
+        if group not in self._relays:
+            self._relays[group] = Relay(self, group)
+        return self._relays[group]
+
+    def forget(self, relay: Relay) -> None:
+        """Let a new relay take its place, if it has one."""
+        if relay.group is not None and self._relays.get(relay.group) is relay:
+            del self._relays[relay.group]
+
+    async def call(self, method: str, *arguments: Any, within: float | None = None) -> Any:
+        """
+        Return what a method of the layer returns, once it does not fail.
+
+        :param within: for how many seconds it is called again, :data:`PATIENCE` by default. It must do no harm twice.
+        """
+        last: Exception | None = None
+        try:
+            async with asyncio.timeout(PATIENCE if within is None else within):
+                while True:
+                    try:
+                        async with self._calls:
+                            return await getattr(self.backend, method)(*arguments)
+                    except REFUSALS:
+                        raise
+                    except Exception as error:
+                        last = error
+                    await asyncio.sleep(RETRY_AFTER)
+        except TimeoutError:
+            if last is None:
+                raise
+            raise last from None
+        finally:
+            last = None  # its traceback keeps this frame
+
+    async def say_farewell(self, channel: str, receiving: asyncio.Task[None]) -> None:
+        """
+        Let a task that receives come to its end.
+
+        One at a time, for they take room in a queue that all channels of the process share; and again if one was lost
+        with a Redis.
+        """
+        async with self._farewells:
+            while not receiving.done():
+                await self.call("send", channel, FAREWELL, within=LEAVE_WITHIN)
+                await asyncio.wait([receiving], timeout=FAREWELL_EVERY)
+
+
+#: Those that anybody has, by their loop and what they are of.
+_layers: Final[weakref.WeakValueDictionary[tuple[asyncio.AbstractEventLoop, int], Layer]] = (
+    weakref.WeakValueDictionary()
+)
 
 
 def _with_copies(message: Message) -> Iterator[Message]:
@@ -246,19 +291,6 @@ def _with_copies(message: Message) -> Iterator[Message]:
         yield pickle.loads(pickled)  # noqa: S301  # our own
 
 
-_relays: Final[dict[asyncio.AbstractEventLoop, dict[tuple[int, str | None], Relay]]] = {}
-
-
-def _relays_of_this_loop() -> dict[tuple[int, str | None], Relay]:
-    loop = asyncio.get_running_loop()
-    if loop not in _relays:
-        for other in list(_relays):
-            if other.is_closed():
-                _relays.pop(other, None)
-        _relays[loop] = {}
-    return _relays[loop]
-
-
 def _detached(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     """Return a task that keeps nothing of the context of whoever happens to start it."""
     return asyncio.get_running_loop().create_task(work, context=contextvars.Context())
@@ -267,5 +299,5 @@ def _detached(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
 async def _end(task: asyncio.Task[Any] | None) -> None:
     if task is not None:
         task.cancel()
-        await asyncio.wait([task])
-        _ = task.cancelled() or task.exception()  # seen, whatever it is
+        await asyncio.wait([task], timeout=PATIENCE)
+        _ = not task.done() or task.cancelled() or task.exception()  # seen, whatever it is

@@ -8,7 +8,7 @@ import math
 import sys
 import types
 from collections import deque
-from collections.abc import Generator, Sized
+from collections.abc import Awaitable, Callable, Generator, Sized
 from typing import Any, Final, cast
 
 from sse_keepalive.frames import ServerSentEvent, Tracker, as_frame
@@ -75,6 +75,7 @@ class Silence(asyncio.Future[None]):
         "due",
         "ending",
         "has_orders",
+        "ready",
         "since",
         "tracker",
     )
@@ -93,6 +94,8 @@ class Silence(asyncio.Future[None]):
         self.has_orders = False
         #: Whether the upstream was closed.
         self.closed = False
+        #: What is awaited before the upstream begins.
+        self.ready: Callable[[], Awaitable[Any]] | None = None
         self._end_by = math.inf
         self._failure: BaseException | None = None
         #: Events from elsewhere, each with what tells whether it went out; and the latter of the one that was taken.
@@ -250,9 +253,14 @@ class Silence(asyncio.Future[None]):
         return bool(self._pushed) and self.tracker.is_between_events()
 
     def stop(self) -> None:
-        """Leave nothing behind, and nobody waiting for what does not go out any more."""
+        """Leave nothing behind."""
         self._stop_timer()
         self.awaited = self._wake_up = self._context = None
+        self.refuse_events()
+
+    def refuse_events(self) -> None:
+        """Let nobody wait for what does not go out any more."""
+        self.has_orders = self.ending
         unsent = [sent for _, sent in self._pushed]
         self._pushed.clear()
         if self._on_its_way is not None:
@@ -273,18 +281,24 @@ class Silence(asyncio.Future[None]):
 
     # What others call, in the loop's thread.
 
-    def end(self, failure: BaseException | None = None) -> None:
+    def end(self, failure: BaseException | None = None) -> bool:
+        takes = failure is None or self._failure is None
         self._failure = self._failure or failure
         if not self.ending and not self.closed:
             self.ending = self.has_orders = True
             self._end_by = asyncio.get_running_loop().time() + EVENT_PATIENCE
             self._look_again()
+        return takes
 
     def push(self, event: ServerSentEvent) -> asyncio.Future[bool]:
         sent: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        # What the step itself pushes while it cleans up it would wait for in vain.
+        if self.closed or (self._is_waiting and self._wake_up is None and self._cleans_up()):
+            sent.set_result(False)
+            return sent
         self._pushed.append((event, sent))
         self.has_orders = True
-        if self._is_waiting and not self.closed and (self.awaited is None or self._wake_up is not None):
+        if self._is_waiting and (self.awaited is None or self._wake_up is not None):
             self._wake_if_due()  # else the task comes by itself
         return sent
 

@@ -21,6 +21,7 @@ from sse_keepalive.streams import _loops
 from sse_keepalive.testing import override_switch
 from tests import asgi
 from tests.asgi import TIME_LIMIT, Blocked, Broken, Message, Resource, is_start, other_tasks, running_daphne
+from tests.relaying import relayed
 from tests.test_handler import Witness
 
 Stream = Callable[[], AsyncIterator[Any]]
@@ -90,7 +91,7 @@ def left_behind() -> dict[str, object]:
         "tasks": other_tasks(),
         "channels": layer.channels if layer is not None else {},
         "groups": layer.groups if layer is not None else {},
-        "relays": relays._relays.get(asyncio.get_running_loop(), {}),
+        "relays": relayed(asyncio.get_running_loop()),
         "streams": _loops.get(asyncio.get_running_loop(), ()),
     }
     return {name: what for name, what in there.items() if what}

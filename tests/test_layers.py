@@ -23,7 +23,8 @@ from sse_keepalive.frames import ServerSentEvent
 from sse_keepalive.keepalive import KeepAliveStream
 from sse_keepalive.layers import MessagesLost, group_messages
 from tests.asgi import TIME_LIMIT, answering, has_body
-from tests.clock import VirtualTimeLoop, run
+from tests.clock import run
+from tests.relaying import relayed
 from tests.whatwg import decode
 
 IN_MEMORY = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
@@ -37,7 +38,7 @@ def in_memory() -> Iterator[None]:
     """Give each test a layer of its own, and see that no relay is left over."""
     with override_settings(CHANNEL_LAYERS=IN_MEMORY):
         yield
-        assert {loop: left for loop, left in relays._relays.items() if not loop.is_closed()} == {}
+        assert relayed() == []
 
 
 def layer() -> Any:
@@ -64,7 +65,7 @@ def run_here(main: Main, *, fails: bool = False, is_clean: bool = True) -> None:
         if fails and (others := asyncio.all_tasks() - {asyncio.current_task()}):
             await asyncio.wait(others, timeout=relays.LEAVE_WITHIN + 3 * relays.PATIENCE)
         assert asyncio.all_tasks() == {asyncio.current_task()}
-        assert relays._relays == {}
+        assert relayed() == []
         if is_clean:
             assert (used.groups, used.channels) == ({}, {})
 
@@ -212,7 +213,7 @@ def test_h2_streams_of_one_group_share_one_channel_and_the_last_one_leaves_the_g
                 assert await take(other, 1) == [2]
                 assert len(layer().groups["room"]) == 1
         assert layer().groups == {}
-        assert relays._relays == {}
+        assert relayed() == []
 
     run_here(main)
 
@@ -842,25 +843,14 @@ def test_h2_a_loop_that_ends_under_an_open_stream_leaves_its_group() -> None:
     async def main() -> None:
         tasks.append(asyncio.create_task(left_open()))
         await asyncio.sleep(1)
-        assert len(relays._relays) == 1
+        assert relayed() == ["room"]
 
     tasks: list[asyncio.Task[None]] = []
     used = layer()
     run(main)  # its runner cancels what is left
     assert tasks[0].cancelled()
-    assert relays._relays == {}
+    assert relayed() == []
     assert used.groups == {}  # its channel keeps a farewell that nobody has received, until that expires
-
-
-def test_h2_loops_that_were_closed_are_forgotten() -> None:
-    async def main() -> None:
-        async with group_messages("room"):
-            assert list(relays._relays) == [asyncio.get_running_loop()]
-
-    loop = VirtualTimeLoop()
-    loop.close()
-    relays._relays[loop] = {}
-    run_here(main)
 
 
 def test_h2_each_of_two_loops_in_two_threads_has_a_relay_of_its_own() -> None:
@@ -871,7 +861,7 @@ def test_h2_each_of_two_loops_in_two_threads_has_a_relay_of_its_own() -> None:
     async def main(start: int) -> None:
         async with group_messages("room", layer=f"layer{start}") as messages:
             await asyncio.to_thread(entered.wait)
-            assert len(relays._relays) == 2
+            assert relayed() == ["room", "room"]
             for number in range(start, start + 100):
                 await get_channel_layer(f"layer{start}").group_send("room", numbered(number))
                 await asyncio.sleep(0)
@@ -891,7 +881,7 @@ def test_h2_each_of_two_loops_in_two_threads_has_a_relay_of_its_own() -> None:
         for one in threads:
             one.join(TIME_LIMIT)
     assert sorted(results) == [list(range(100)), list(range(1000, 1100))]
-    assert relays._relays == {}
+    assert relayed() == []
 
 
 def test_h2_two_loops_in_two_threads_use_one_layer_at_the_same_time() -> None:
@@ -918,7 +908,7 @@ def test_h2_two_loops_in_two_threads_use_one_layer_at_the_same_time() -> None:
     for one in threads:
         one.join(TIME_LIMIT)
     assert results == [list(range(100))] * 2
-    assert relays._relays == {}
+    assert relayed() == []
 
 
 def test_h2_the_relay_keeps_nothing_of_the_context_of_the_stream_that_came_first() -> None:
@@ -979,7 +969,7 @@ def test_h2_with_other_settings_it_is_another_layer() -> None:
 
 async def until_left(used: Any) -> None:
     async with asyncio.timeout(TIME_LIMIT):
-        while used.groups or used.channels or asyncio.get_running_loop() in relays._relays:
+        while used.groups or used.channels or relayed(asyncio.get_running_loop()):
             await asyncio.sleep(0.001)
 
 
