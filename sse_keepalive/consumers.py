@@ -16,7 +16,7 @@ import inspect
 import io
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -36,7 +36,7 @@ from sse_keepalive.http import EventStreamResponse
 from sse_keepalive.keepalive import KeepAliveStream
 from sse_keepalive.layers import group_messages
 from sse_keepalive.options import UNSET, Interval, Options, Unset
-from sse_keepalive.relays import Inbox, Layer
+from sse_keepalive.relays import PATIENCE, Inbox, Layer
 from sse_keepalive.silence import cancellations_of_task
 from sse_keepalive.switches import LONGEST_NAME, switches
 
@@ -51,6 +51,9 @@ OPTIONS: Final = ("interval", "first_interval", "frame", "endpoint", "groups", "
 LOOK_EVERY: Final = 1.0
 
 _looked_at = -LOOK_EVERY
+
+#: Seconds for the channel layer to name a channel before the headers go out.
+CHANNEL_WITHIN: Final = 1.0
 
 #: Seconds for the server to take the end of an answer whose client it says has left.
 LAST_PATIENCE: Final = 1.0
@@ -92,12 +95,14 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
     #: The request, as views have it; its ``user`` and ``session`` are those of the scope.
     request: HttpRequest
 
+    scope: Any
     channel_layer: Any = None
     channel_name: str | None = None
     _has_channel_to_close = False
     _has_begun = False
     _has_left = False
     _is_answered = False
+    _is_leaving = False
     _listens = False
     _sends_last = False
     _stream: KeepAliveStream[Any] | None = None
@@ -163,7 +168,8 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
                 async with self._listening(response.stream):
                     async for chunk in chunks:
                         await self.send_body(chunk, more_body=True)
-        await self.send_body(b"")
+        if not self._is_answered:
+            await self.send_body(b"")
 
     @asynccontextmanager
     async def _listening(self, stream: KeepAliveStream[Any]) -> AsyncGenerator[None]:
@@ -176,11 +182,14 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
             yield
         finally:
             self._listens = False
-            listening.cancel()
+            if not self._is_leaving:  # as it does by itself if a handler has failed
+                listening.cancel()
             await asyncio.wait([listening])
 
     async def _listen(self, stream: KeepAliveStream[Any], joined: asyncio.Event) -> None:
         try:
+            if self.channel_layer is not None and self.channel_name is None:
+                await self._open_channel()
             groups = _names(await self.get_groups())
             if self.channel_layer is not None or groups:
                 self._has_channel_to_close = False  # it is closed with the messages
@@ -189,8 +198,7 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
                 ) as messages:
                     self._stream = stream
                     joined.set()
-                    while self._listens:  # even if a handler does not let a cancellation pass
-                        await self.dispatch(await anext(messages))
+                    await self._handle_all(messages, stream)
         except StopConsumer:
             stream.end()
         except BaseException as error:
@@ -198,6 +206,22 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
         finally:
             self._stream = stream
             joined.set()
+
+    async def _handle_all(self, messages: AsyncIterator[Message], stream: KeepAliveStream[Any]) -> None:
+        """Call the handlers, and let what they raise take effect before the groups are left, which may take time."""
+        try:
+            while self._listens:  # even if a handler does not let a cancellation pass
+                await self.dispatch(await anext(messages))
+        except StopConsumer:
+            stream.end()
+        except BaseException as error:
+            await self._fail(stream, error)
+        finally:
+            self._is_leaving = True
+
+    async def _open_channel(self) -> None:
+        self.channel_name = await Layer.here(self.channel_layer).call("new_channel")
+        self._has_channel_to_close = True
 
     async def _fail(self, stream: KeepAliveStream[Any], error: BaseException) -> None:
         """See to what came from a handler, or from joining the groups."""
@@ -217,8 +241,11 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
         self.base_send = send
         self.channel_layer = get_channel_layer(self.channel_layer_alias)
         if self.channel_layer is not None:
-            self.channel_name = await Layer.here(self.channel_layer).call("new_channel")
-            self._has_channel_to_close = True
+            # If a layer that has to ask for it does not answer, the stream begins all the same, and asks again: a
+            # browser that gets no stream at first never comes back, one whose stream fails does.
+            with suppress(Exception):
+                async with asyncio.timeout(CHANNEL_WITHIN):
+                    await self._open_channel()
         try:
             message = await receive()
             while message.get("more_body"):
@@ -232,24 +259,30 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
             pass
         finally:
             if self._has_channel_to_close and self.channel_name is not None:
-                await Inbox(Layer.here(self.channel_layer), self.channel_name).close()
+                await Inbox(Layer.here(self.channel_layer), self.channel_name).close(within=PATIENCE)
 
     async def dispatch(self, message: Message) -> None:
         """Call the method that is named after the type of a message."""
-        handler = getattr(self, get_handler_name(message), None)
+        name = get_handler_name(message)
+        handler = getattr(self, name, None)
         if handler is None:
             raise ValueError(f"No handler for message type {message['type']}")
         global _looked_at
         if time.monotonic() >= _looked_at + LOOK_EVERY:
             _looked_at = time.monotonic()
             await aclose_old_connections()
-        await handler(message)
+        handling = handler(message)
+        if not inspect.isawaitable(handling):
+            raise TypeError(f"{type(self).__name__}.{name}() must be a coroutine function: `async def`.")
+        await handling
 
     async def send(self, message: Message) -> None:
         """Send a message to the server."""
         self._sends_last = message["type"] == "http.response.body" and not message.get("more_body")
         await super().send(message)
-        self._is_answered = self._sends_last
+        self._is_answered = self._is_answered or self._sends_last
+        if self._is_answered and self._stream is not None:
+            self._stream.end()  # a handler has sent the last of it
 
     async def _answer(self, request: Message, receive: Callable[[], Awaitable[Message]]) -> None:
         self.request = self._request_with(b"".join([*self.body, request.get("body", b"")]))
@@ -296,6 +329,8 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
 
     def _check(self) -> None:
         self._options()
+        if not isinstance(self.headers, Mapping):
+            raise TypeError(f"headers must be a mapping, not {self.headers!r}.")
         HttpResponse(headers=self.headers)
         if inspect.iscoroutinefunction(self.stream) or inspect.isgeneratorfunction(self.stream):
             raise TypeError(f"{type(self).__name__}.stream() must be an async generator: `async def`, with a `yield`.")

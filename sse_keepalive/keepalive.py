@@ -155,7 +155,10 @@ class KeepAliveStream(Generic[Chunk]):
         """
         silence = None if self._has_ended() else self._silence
         del self  # a stream that is dropped meanwhile is to be finalised, which is what ends the wait
-        return silence is not None and await silence.push(event)
+        if silence is not None and await silence.push(event):
+            return True
+        await asyncio.sleep(0)  # whoever pushes again and again must not keep the loop for himself
+        return False
 
     @property
     def is_between_events(self) -> bool:

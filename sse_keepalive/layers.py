@@ -115,7 +115,8 @@ class group_messages(AsyncIterator[Message]):  # noqa: N801  # named as the cont
 
     def lose(self, error: BaseException) -> None:
         if self._failure is None:
-            self._failure = MessagesLost(f"The channel layer failed, and messages may be lost: {error!r}")
+            what = f"{type(error).__name__}: {error}"
+            self._failure = MessagesLost(f"The channel layer failed, and messages may be lost: {what}")
             self._failure.__cause__ = error
         self._wake()
 

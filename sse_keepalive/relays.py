@@ -14,9 +14,12 @@ import contextvars
 import copy
 import logging
 import pickle
+import uuid
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, Protocol
+
+from channels.layers import InMemoryChannelLayer
 
 logger = logging.getLogger(__name__)
 
@@ -35,10 +38,15 @@ LEAVE_WITHIN: Final = 60.0
 #: Seconds until the next attempt. A Redis that was restarted has broken connections, of which each fails once.
 RETRY_AFTER: Final = 0.1
 
-#: What a channel sends to itself so that its pending ``receive`` comes to an end by itself; and after how many seconds
-#: again, if it has not.
-FAREWELL: Final = {"type": "sse_keepalive.farewell"}
+#: After so many seconds a channel is told again that its ``receive`` is to come to an end, if it has not.
 FAREWELL_EVERY: Final = 2.0
+
+#: So many farewells, at most, are on their way at once: a tenth of what the queue of a process takes by default, for
+#: the messages of all its channels.
+FAREWELLS_AT_ONCE: Final = 10
+
+#: Seconds to leave a group when the event loop is about to end.
+CUT_SHORT: Final = 1.0
 
 #: What stands in the names of channels that have one queue in common: those of a process.
 PROCESS_LOCAL: Final = "!"
@@ -106,6 +114,7 @@ class Relay:
 
     async def _run(self) -> None:
         inbox = None
+        patience = LEAVE_WITHIN
         try:
             inbox = Inbox(self._layer, self._channel or await self._layer.call("new_channel"))
             await self._join_group(inbox)
@@ -116,19 +125,29 @@ class Relay:
         except BaseException as error:
             self._fail(error)
             if not isinstance(error, Exception):
+                patience = CUT_SHORT if self._is_relaying else LEAVE_WITHIN  # not cancelled by remove()
                 raise
         finally:
             self._is_relaying = False
             self._layer.forget(self)
             if inbox is not None:
-                await self._give_up(inbox)
+                await self._give_up(inbox, patience)
 
     async def _relay(self, inbox: "Inbox") -> None:
         receiving = inbox.open(self._hand_out)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._keep_joined(inbox))
+                await asyncio.wait([receiving])  # which leaves it alone when this is cancelled
+                receiving.result()
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+
+    async def _keep_joined(self, inbox: "Inbox") -> None:
         while True:
-            done, _ = await asyncio.wait([receiving], timeout=REJOIN_EVERY)
-            if done:
-                return receiving.result()
+            await asyncio.sleep(REJOIN_EVERY)
+            if inbox.is_orphaned():
+                raise ConnectionError("The channel layer was flushed.")
             await self._join_group(inbox)
 
     def _hand_out(self, message: Message) -> None:
@@ -139,14 +158,14 @@ class Relay:
         if self.group is not None:
             await self._layer.call("group_add", self.group, inbox.channel)
 
-    async def _give_up(self, inbox: "Inbox") -> None:
+    async def _give_up(self, inbox: "Inbox", patience: float) -> None:
         was_refused = self._joined.exception() is not None and isinstance(self._failure, REFUSALS)
         try:
             if self.group is not None and not was_refused:
-                await self._layer.call("group_discard", self.group, inbox.channel, within=LEAVE_WITHIN)
+                await self._layer.call("group_discard", self.group, inbox.channel, within=patience)
         except Exception:
             logger.warning("A channel layer failed while the group %r was left.", self.group, exc_info=True)
-        await inbox.close()
+        await inbox.close(within=patience)
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error
@@ -168,6 +187,7 @@ class Inbox:
         self.channel = channel
         self._layer = layer
         self._receiving: asyncio.Task[None] | None = None
+        self._farewell = {"type": "sse_keepalive.farewell", "token": uuid.uuid4().hex}
 
     def open(self, take: Callable[[Message], None]) -> asyncio.Task[None]:
         """Begin to receive; return the task, which ends with what the layer raises."""
@@ -176,10 +196,21 @@ class Inbox:
 
     async def _receive(self, take: Callable[[Message], None]) -> None:
         receive = self._layer.backend.receive
-        while (message := await receive(self.channel)) != FAREWELL:
+        while (message := await receive(self.channel)) != self._farewell:
             take(message)
 
-    async def close(self) -> None:
+    def is_orphaned(self) -> bool:
+        """Whether the in-memory layer was flushed, so that ``receive`` waits for what will never come."""
+        return self._is_in_memory() and self.channel not in self._layer.backend.channels
+
+    def _is_cancellable(self) -> bool:
+        """Whether its ``receive`` waits for this channel alone."""
+        return PROCESS_LOCAL not in self.channel or self._is_in_memory()
+
+    def _is_in_memory(self) -> bool:
+        return getattr(type(self._layer.backend), "receive", None) is InMemoryChannelLayer.receive
+
+    async def close(self, *, within: float) -> None:
         """
         Give up the channel, of which a layer hears by the cancellation of a ``receive``.
 
@@ -188,9 +219,9 @@ class Inbox:
         """
         last = None
         try:
-            async with asyncio.timeout(LEAVE_WITHIN):
-                if self._receiving is not None and not self._receiving.done() and PROCESS_LOCAL in self.channel:
-                    await self._layer.say_farewell(self.channel, self._receiving)
+            async with asyncio.timeout(within):
+                if self._receiving is not None and not self._receiving.done() and not self._is_cancellable():
+                    await self._layer.say_farewell(self.channel, self._farewell, self._receiving)
                 if self._receiving is None or self._receiving.done():
                     last = _detached(self._layer.backend.receive(self.channel))
                     await asyncio.sleep(0)
@@ -198,7 +229,7 @@ class Inbox:
             logger.warning("A channel layer failed while a channel was given up.", exc_info=True)
         finally:
             for task in (self._receiving, last):
-                await _end(task)
+                await _end(task, within=within)
 
 
 class Layer:
@@ -213,7 +244,7 @@ class Layer:
         self.backend = backend
         self._relays: dict[str, Relay] = {}
         self._calls = asyncio.Semaphore(CALLS_AT_ONCE)
-        self._farewells = asyncio.Lock()
+        self._farewells = asyncio.Semaphore(FAREWELLS_AT_ONCE)
 
     @classmethod
     def here(cls, backend: Any) -> "Layer":
@@ -260,17 +291,23 @@ class Layer:
         finally:
             last = None  # its traceback keeps this frame
 
-    async def say_farewell(self, channel: str, receiving: asyncio.Task[None]) -> None:
-        """
-        Let a task that receives come to its end.
-
-        One at a time, for they take room in a queue that all channels of the process share; and again if one was lost
-        with a Redis.
-        """
+    async def say_farewell(self, channel: str, farewell: Message, receiving: asyncio.Task[None]) -> None:
+        """Let a task that receives from a channel come to its end, and say so again if that was lost with a Redis."""
         async with self._farewells:
             while not receiving.done():
-                await self.call("send", channel, FAREWELL, within=LEAVE_WITHIN)
+                await self._send_aside(channel, farewell)
                 await asyncio.wait([receiving], timeout=FAREWELL_EVERY)
+
+    async def _send_aside(self, channel: str, message: Message) -> None:
+        if getattr(self.backend, "ring_size", 1) == 1:
+            await self.call("send", channel, message, within=LEAVE_WITHIN)
+            return
+        # channels_redis on several hosts sends what is meant for one channel to another host than it receives from,
+        # but not what is meant for a group.
+        group = f"sse_keepalive.{message['token']}"
+        await self.call("group_add", group, channel, within=LEAVE_WITHIN)
+        await self.call("group_send", group, message, within=LEAVE_WITHIN)
+        await self.call("group_discard", group, channel, within=LEAVE_WITHIN)
 
 
 #: Those that anybody has, by their loop and what they are of.
@@ -296,8 +333,8 @@ def _detached(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     return asyncio.get_running_loop().create_task(work, context=contextvars.Context())
 
 
-async def _end(task: asyncio.Task[Any] | None) -> None:
+async def _end(task: asyncio.Task[Any] | None, *, within: float) -> None:
     if task is not None:
         task.cancel()
-        await asyncio.wait([task], timeout=PATIENCE)
+        await asyncio.wait([task], timeout=min(within, PATIENCE))
         _ = not task.done() or task.cancelled() or task.exception()  # seen, whatever it is

@@ -12,7 +12,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from pytest_django import Settings
 
-from sse_keepalive import relays
+from sse_keepalive import consumers, relays
 from sse_keepalive.consumers import EventStreamConsumer
 from sse_keepalive.decorators import sse_keepalive
 from sse_keepalive.frames import COMMENT, EVENT, LINE, ServerSentEvent
@@ -562,10 +562,33 @@ async def test_h1_a_layer_that_hangs_before_there_is_a_channel_is_given_up(monke
         return ""
 
     monkeypatch.setattr(relays, "PATIENCE", 0.05)
+    monkeypatch.setattr(consumers, "CHANNEL_WITHIN", 0.01)
     monkeypatch.setattr(get_channel_layer(), "new_channel", hang)
     exchange = await ask(consumer_of(one_event))
     assert isinstance(exchange.task.exception(), TimeoutError)
-    assert exchange.messages == []
+    assert exchange.messages[0]["status"] == 200  # at which a browser comes back, as it does not at 500
+    assert exchange.body == b""
+
+
+async def test_h1_a_layer_that_is_slow_to_name_a_channel_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Telling(EventStreamConsumer):
+        async def stream(self) -> AsyncIterator[Any]:
+            yield ServerSentEvent(self.channel_name)
+
+    async def at_the_second_call() -> str:
+        calls.append(True)
+        if len(calls) == 1:
+            await asyncio.Event().wait()
+        return "specific!channel"
+
+    calls: list[bool] = []
+    monkeypatch.setattr(consumers, "CHANNEL_WITHIN", 0.01)
+    monkeypatch.setattr(get_channel_layer(), "new_channel", at_the_second_call)
+    exchange = await ask(Telling)
+    assert exchange.is_complete
+    assert exchange.body == b"data: specific!channel\n\n"
 
 
 @BOTH

@@ -1,11 +1,11 @@
 """What the documentation shows is so."""
 
 import ast
-import asyncio
 import re
+import sys
 import textwrap
 import types
-from contextlib import aclosing
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,14 @@ import pytest
 from asgiref.sync import sync_to_async
 from channels.layers import get_channel_layer
 from channels.testing import ApplicationCommunicator
-from django.contrib.auth.models import User
-from django.test import AsyncRequestFactory
+from django.contrib.auth.models import AnonymousUser, User
+from django.test import AsyncClient, AsyncRequestFactory
+from pytest_django import Settings as SettingsFixture
 
 import sse_keepalive
 from sse_keepalive.conf import Settings, conf
 from sse_keepalive.http import EventStreamResponse
+from sse_keepalive.layers import group_messages
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -82,43 +84,51 @@ def test_the_rooms_import_only_downward() -> None:
         assert set(imported) <= set(rooms[:height]), room
 
 
-def page_on_channels(*wanted: str) -> types.ModuleType:
-    """Run the blocks of the page on Channels that begin so."""
-    namespace = types.ModuleType("page")
-    page = blocks(ROOT / "docs" / "channels.md", "python")
-    for start in wanted:
-        (block,) = (block for block in page if block.startswith(start))
-        exec(block, vars(namespace))
-    return namespace
+@pytest.fixture
+def mysite(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], types.ModuleType]:
+    """Return what makes a module of the site on the page on Channels, of the one block that begins so."""
+
+    def module(name: str, start: str) -> types.ModuleType:
+        made = types.ModuleType(f"mysite.{name}")
+        (block,) = (block for block in blocks(ROOT / "docs" / "channels.md", "python") if block.startswith(start))
+        exec(block, vars(made))
+        monkeypatch.setitem(sys.modules, made.__name__, made)
+        monkeypatch.setattr(sys.modules["mysite"], name, made, raising=False)
+        return made
+
+    monkeypatch.setitem(sys.modules, "mysite", types.ModuleType("mysite"))
+    return module
 
 
 @pytest.mark.django_db(transaction=True)
-async def test_the_view_of_the_page_on_channels_streams_what_is_placed(async_rf: AsyncRequestFactory) -> None:
-    page = page_on_channels("# views.py")
+async def test_the_view_of_the_page_on_channels_does_what_the_test_there_says(
+    mysite: Callable[[str, str], types.ModuleType],
+    async_client: AsyncClient,
+    admin_user: User,
+    settings: SettingsFixture,
+) -> None:
+    settings.MIDDLEWARE = [
+        "django.contrib.sessions.middleware.SessionMiddleware",
+        "django.contrib.auth.middleware.AuthenticationMiddleware",
+    ]
+    views = mysite("views", "# views.py\n")
+    settings.ROOT_URLCONF = mysite("urls", "# urls.py").__name__
+    await mysite("test_views", "# test_views.py").test_orders(async_client, admin_user)
     layer: Any = get_channel_layer()
-    request = async_rf.get("/orders/events/")
-    request.auser = sync_to_async(lambda: User(username="cook"))
-    response = await page.orders(request)
-    async with aclosing(aiter(response)) as chunks:
-        assert await anext(chunks) == b""
-        coming = asyncio.ensure_future(anext(chunks))
-        while not layer.groups:
-            await asyncio.sleep(0)
-        placed = await sync_to_async(page.place)(async_rf.post("/orders/", {"dish": "soup"}))
+    assert layer.groups == {}
+    async with group_messages("orders") as messages:
+        placed = await sync_to_async(views.place)(AsyncRequestFactory().post("/", {"dish": "soup"}))
         assert placed.status_code == 204
-        assert await coming == b'data: {"dish": "soup"}\n\n'
-    assert not layer.groups
+        assert (await anext(messages))["order"] == {"dish": "soup"}
 
 
-async def test_the_consumer_of_the_page_on_channels_streams_what_is_sent() -> None:
-    page = page_on_channels("# consumers.py")
-    layer: Any = get_channel_layer()
-    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "user": User(username="cook")}
-    communicator = ApplicationCommunicator(page.OrderConsumer.as_asgi(), scope)
+async def test_the_consumer_of_the_page_on_channels_does_what_the_test_there_says(
+    mysite: Callable[[str, str], types.ModuleType],
+) -> None:
+    consumers = mysite("consumers", "# consumers.py")
+    await mysite("test_consumers", "# test_consumers.py").test_order_consumer()
+    anybody = {"type": "http", "method": "GET", "path": "/", "headers": [], "user": AnonymousUser()}
+    communicator = ApplicationCommunicator(consumers.OrderConsumer.as_asgi(), anybody)
     await communicator.send_input({"type": "http.request"})
-    bodies = [await communicator.receive_output() for _ in range(3)]
-    assert bodies[2]["body"] == b'event: hello\ndata: {"hello": "cook"}\n\n'
-    await layer.group_send("orders", {"type": "order.placed", "order": {"dish": "soup"}})
-    assert (await communicator.receive_output())["body"] == b'data: {"dish": "soup"}\n\n'
-    await communicator.send_input({"type": "http.disconnect"})
+    assert (await communicator.receive_output())["status"] == 403
     await communicator.wait()
