@@ -168,6 +168,10 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
                 async with self._listening(response.stream):
                     async for chunk in chunks:
                         await self.send_body(chunk, more_body=True)
+                    await self._send_end()  # before the groups are left, which may take time
+            await self._send_end()
+
+    async def _send_end(self) -> None:
         if not self._is_answered:
             await self.send_body(b"")
 

@@ -10,11 +10,16 @@ from channels import DEFAULT_CHANNEL_LAYER
 from channels.layers import get_channel_layer
 from django.core.exceptions import ImproperlyConfigured
 
-from sse_keepalive.relays import PATIENCE, Layer, Message, Relay
+from sse_keepalive.relays import Layer, Message, Relay
 
 #: So many messages may wait for a stream that is slower than they come. A client that has stopped reading would
 #: otherwise fill the memory.
 BACKLOG: Final = 1000
+
+
+#: So many seconds a stream waits at its end until its groups are left, which takes a layer milliseconds. If it does
+#: not answer, that goes on without the stream.
+LEAVE_PATIENCE: Final = 2.0
 
 
 class MessagesLost(Exception):  # noqa: N818  # as asyncio names its own: it tells what has happened
@@ -100,7 +105,7 @@ class group_messages(AsyncIterator[Message]):  # noqa: N801  # named as the cont
         # All of them at once, so that a cancellation in between keeps none.
         ending = [task for task in [relay.remove(self) for relay in relays] if task is not None]
         if ending:
-            await asyncio.wait(ending, timeout=PATIENCE)  # they go on behind it, or if this is cancelled
+            await asyncio.wait(ending, timeout=LEAVE_PATIENCE)  # they go on behind it, or if this is cancelled
 
     # What a relay calls.
 

@@ -21,6 +21,8 @@ from typing import Any, Final, Protocol
 
 from channels.layers import InMemoryChannelLayer
 
+from sse_keepalive.silence import cancellations_of_task
+
 logger = logging.getLogger(__name__)
 
 Message = dict[str, Any]
@@ -125,7 +127,8 @@ class Relay:
         except BaseException as error:
             self._fail(error)
             if not isinstance(error, Exception):
-                patience = CUT_SHORT if self._is_relaying else LEAVE_WITHIN  # not cancelled by remove()
+                if self._is_relaying or cancellations_of_task() > 1:  # cancelled not by remove() alone
+                    patience = CUT_SHORT
                 raise
         finally:
             self._is_relaying = False

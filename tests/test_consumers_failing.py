@@ -12,6 +12,7 @@ from django.core.signals import got_request_exception
 from django.http import HttpRequest
 from pytest_django import Settings
 
+from sse_keepalive import layers
 from sse_keepalive.consumers import EventStreamConsumer
 from sse_keepalive.frames import ServerSentEvent
 from sse_keepalive.layers import MessagesLost
@@ -26,7 +27,7 @@ from tests.test_consumers import (
     failing,
     one_event,
 )
-from tests.test_consumers_messages import BEGUN, Room, data_of, has_begun, send
+from tests.test_consumers_messages import BEGUN, Room, data_of, has, has_begun, send
 from tests.test_switched_streams import operator
 
 
@@ -451,3 +452,69 @@ async def test_r5_a_stream_and_a_handler_may_fail_at_once(caplog: pytest.LogCapt
         with pytest.raises((KeyError, OSError)) as raised:
             await exchange.finish()
     assert raised.value in [record.exc_info[1] for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize("how", ["raise", "stop"])
+async def test_c11_a_handler_that_sends_again_and_again_does_not_keep_the_loop(how: str) -> None:
+    class Ticking(Room):
+        async def stream(self) -> AsyncIterator[Any]:
+            try:
+                yield BEGUN
+                await reached.wait()
+                if how == "raise":
+                    raise KeyError
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0.01)
+
+        async def chat_message(self, message: Message) -> None:
+            streams.append(self._stream)
+            while True:
+                await self.send_event(ServerSentEvent("tick"))
+                reached.set()
+
+    streams: list[Any] = []
+    reached = asyncio.Event()
+    async with asking(Ticking) as exchange:
+        await exchange.until(has_begun)
+        await send("")
+        await exchange.until(has("tick"))
+        if how == "raise":
+            with pytest.raises(KeyError):
+                await exchange.finish()
+        else:
+            streams[0].end()  # as the switch in the admin does
+            await exchange.finish()
+
+
+async def test_r5_what_a_handler_raises_takes_effect_before_its_groups_are_left() -> None:
+    async def hang(*_: str) -> None:
+        await asyncio.Event().wait()
+
+    class Failing(Room):
+        async def chat_message(self, message: Message) -> None:
+            layer: Any = get_channel_layer()
+            layer.group_discard = hang
+            raise StopConsumer
+
+    exchange = Exchange(Failing.as_asgi())
+    await exchange.until(has_begun)
+    await send("")
+    async with asyncio.timeout(layers.LEAVE_PATIENCE / 2):
+        await exchange.until(lambda exchange: exchange.is_complete)
+    exchange.task.cancel()
+    await asyncio.wait([exchange.task])
+
+
+async def test_h1_a_handler_that_sends_the_last_body_ends_the_stream() -> None:
+    class Last(Room):
+        async def chat_message(self, message: Message) -> None:
+            await self.send_body(b"data: last\n\n")
+
+    async with asking(Last) as exchange:
+        await exchange.until(has_begun)
+        await send("")
+        await exchange.finish()
+    assert exchange.is_complete
+    assert exchange.body.endswith(b"data: last\n\n")
+    assert [message.get("more_body") for message in exchange.messages].count(False) == 1

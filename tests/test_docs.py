@@ -15,6 +15,7 @@ from asgiref.sync import sync_to_async
 from channels.layers import get_channel_layer
 from channels.testing import ApplicationCommunicator
 from django.contrib.auth.models import AnonymousUser, User
+from django.db import connections
 from django.test import AsyncClient, AsyncRequestFactory
 from pytest_django import Settings as SettingsFixture
 
@@ -120,6 +121,7 @@ async def test_the_view_of_the_page_on_channels_does_what_the_test_there_says(
         placed = await sync_to_async(views.place)(AsyncRequestFactory().post("/", {"dish": "soup"}))
         assert placed.status_code == 204
         assert (await anext(messages))["order"] == {"dish": "soup"}
+    await sync_to_async(connections.close_all)()  # in the thread where the views have opened one
 
 
 async def test_the_consumer_of_the_page_on_channels_does_what_the_test_there_says(

@@ -1033,3 +1033,37 @@ async def test_h2_a_layer_that_fails_cuts_the_connection_of_a_view_and_is_logged
     await until_left(used)
     errors = [record for record in caplog.records if record.name == "django.request"]
     assert [record.exc_info[0] for record in errors if record.exc_info] == [MessagesLost]
+
+
+def test_h2_a_layer_in_memory_that_was_flushed_ends_its_streams_and_holds_up_nothing() -> None:
+    async def main() -> None:
+        async with group_messages("room") as old, group_messages("news"):
+            await asyncio.sleep(1)
+            await layer().flush()
+            with pytest.raises(MessagesLost, match="flushed"):
+                await anext(old)
+            assert now() == relays.REJOIN_EVERY
+            async with group_messages("room") as new:
+                await send(1)
+                assert await take(new, 1) == [1]
+        assert now() == relays.REJOIN_EVERY
+
+    run_here(main)
+
+
+def test_h2_a_loop_that_ends_while_the_layer_does_not_answer_waits_a_moment_only() -> None:
+    async def left_open() -> None:
+        async with group_messages("room") as messages:
+            await anext(messages)
+
+    async def main() -> None:
+        tasks.append(asyncio.create_task(left_open()))
+        await asyncio.sleep(1)
+        used.before["group_discard"] = hanging
+        loops.append(asyncio.get_running_loop())
+
+    tasks: list[asyncio.Task[None]] = []
+    loops: list[asyncio.AbstractEventLoop] = []
+    used = use(Layer())
+    run(main)  # its runner cancels what is left
+    assert loops[0].time() <= 1 + 2 * relays.CUT_SHORT + relays.FAREWELL_EVERY
