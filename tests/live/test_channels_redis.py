@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from channels.layers import get_channel_layer
 from django.utils.module_loading import import_string
+from pytest_django import Settings
+
+from sse_keepalive.layers import group_messages
 
 from .crowd import Crowd, Guest, crowd
 from .http import Connection
@@ -313,3 +317,19 @@ async def test_h3_a_stream_outlasts_a_long_silence(site: Site) -> None:
         await gathered.until(lambda guest: guest.numbers == [1] or guest.end, "the message")
         assert not [guest for guest in gathered.guests if guest.end]
     site.assert_nothing_is_left()
+
+
+async def test_h2_a_group_is_left_at_once_on_several_hosts(tmp_path: Path, settings: Settings) -> None:
+    """What is sent to a channel goes to another host than its `receive` waits at, but not what is sent to a group."""
+    with redis_server(tmp_path / "one") as one, redis_server(tmp_path / "other") as other:
+        hosts = [{"address": redis.address, "socket_timeout": 15} for redis in (one, other)]
+        settings.CHANNEL_LAYERS = {"default": {"BACKEND": CORE, "CONFIG": {"hosts": hosts}}}
+        layer: Any = get_channel_layer()
+        for number in range(20):
+            room = f"room-{number}"
+            async with group_messages(room) as messages:
+                await layer.group_send(room, {"type": "chat.message", "text": room})
+                assert (await anext(messages))["text"] == room
+            left = [task for task in asyncio.all_tasks() if "Relay._run" in repr(task)]
+            assert left == []
+        await layer.close_pools()
