@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PORT ?= 8000
+# Many tests wait for servers, so that a process more than two cores have is none too many.
+WORKERS ?= 3
 
 .PHONY: help demo test live lint coverage matrix bench build clean
 
@@ -35,7 +37,7 @@ demo: $(VENV)/.installed
 	$(BIN)/python manage.py demo --port $(PORT)
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -m "not peers"
+	$(BIN)/python -m pytest -m "not peers" -n $(WORKERS)
 
 live: $(VENV)/.installed-live
 	.ci/peers
