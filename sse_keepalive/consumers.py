@@ -203,8 +203,6 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
                     self._stream = stream
                     joined.set()
                     await self._handle_all(messages, stream)
-        except StopConsumer:
-            stream.end()
         except BaseException as error:
             await self._fail(stream, error)
         finally:
@@ -216,19 +214,20 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
         try:
             while self._listens:  # even if a handler does not let a cancellation pass
                 await self.dispatch(await anext(messages))
-        except StopConsumer:
-            stream.end()
         except BaseException as error:
             await self._fail(stream, error)
         finally:
             self._is_leaving = True
 
-    async def _open_channel(self) -> None:
-        self.channel_name = await Layer.here(self.channel_layer).call("new_channel")
+    async def _open_channel(self, within: float | None = None) -> None:
+        self.channel_name = await Layer.here(self.channel_layer).call("new_channel", within=within)
         self._has_channel_to_close = True
 
     async def _fail(self, stream: KeepAliveStream[Any], error: BaseException) -> None:
         """See to what came from a handler, or from joining the groups."""
+        if isinstance(error, StopConsumer):
+            stream.end()
+            return
         if not isinstance(error, Exception | asyncio.CancelledError):
             raise error
         if self._listens and stream.fail(error):
@@ -248,8 +247,7 @@ class EventStreamConsumer(AsyncHttpConsumer):  # type: ignore[misc]  # Channels 
             # If a layer that has to ask for it does not answer, the stream begins all the same, and asks again: a
             # browser that gets no stream at first never comes back, one whose stream fails does.
             with suppress(Exception):
-                async with asyncio.timeout(CHANNEL_WITHIN):
-                    await self._open_channel()
+                await self._open_channel(within=CHANNEL_WITHIN)
         try:
             message = await receive()
             while message.get("more_body"):

@@ -117,6 +117,12 @@ class Exchange:
             await self._news.wait_for(lambda: is_so(self) or "handler returned" in self.journal)
         assert is_so(self), f"The handler returned before that. It sent {self.messages}."
 
+    async def abandon(self) -> None:
+        """Leave if the handler has not returned yet, and wait for it."""
+        if not self.task.done():
+            self.leave()
+            await asyncio.wait([self.task], timeout=TIME_LIMIT)
+
     async def finish(self) -> None:
         """
         Wait for the handler.
@@ -159,9 +165,7 @@ async def answering(view: View, **options: Any) -> AsyncIterator[Exchange]:
         try:
             yield exchange
         finally:
-            if not exchange.task.done():
-                exchange.leave()
-                await asyncio.wait([exchange.task], timeout=TIME_LIMIT)
+            await exchange.abandon()
 
 
 async def get(view: View, **options: Any) -> Exchange:

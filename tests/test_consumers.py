@@ -22,7 +22,12 @@ from sse_keepalive.testing import override_switch
 from tests import asgi
 from tests.asgi import TIME_LIMIT, Blocked, Broken, Message, Resource, is_start, other_tasks, running_daphne
 from tests.relaying import relayed
-from tests.test_handler import Witness
+from tests.test_handler import (
+    Witness,
+    it_ends,
+    the_client_leaves_while_send_blocks,
+    the_client_leaves_while_the_stream_waits,
+)
 
 Stream = Callable[[], AsyncIterator[Any]]
 
@@ -105,9 +110,7 @@ async def asking(consumer: Any, **options: Any) -> AsyncIterator[Exchange]:
     try:
         yield exchange
     finally:
-        if not exchange.task.done():
-            exchange.leave()
-            await asyncio.wait([exchange.task], timeout=TIME_LIMIT)
+        await exchange.abandon()
         assert exchange.task.done(), "The consumer hangs."
     assert left_behind() == {}
 
@@ -339,21 +342,6 @@ class Listener:
 ENDED = ["disconnect()", "disconnected", "handler returned"]
 
 
-async def it_ends(exchange: Exchange, witness: Witness) -> None:
-    witness.go_on.set()
-
-
-async def the_client_leaves(exchange: Exchange, witness: Witness) -> None:
-    await witness.parked.wait()
-    exchange.leave()
-
-
-async def the_client_leaves_while_send_blocks(exchange: Exchange, witness: Witness) -> None:
-    assert isinstance(exchange.before_send, Blocked)
-    await exchange.before_send.reached.wait()
-    exchange.leave()
-
-
 async def the_server_cancels(exchange: Exchange, witness: Witness) -> None:
     await witness.parked.wait()
     exchange.task.cancel("the server's")
@@ -368,7 +356,7 @@ async def send_raises(exchange: Exchange, witness: Witness) -> None:
     [
         (it_ends, [], None),
         (it_ends, ["KeyError"], KeyError),
-        (the_client_leaves, ["CancelledError"], None),
+        (the_client_leaves_while_the_stream_waits, ["CancelledError"], None),
         (the_client_leaves_while_send_blocks, ["GeneratorExit"], None),
         (the_server_cancels, ["CancelledError"], asyncio.CancelledError),
         (send_raises, ["GeneratorExit"], OSError),

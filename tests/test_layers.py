@@ -835,11 +835,12 @@ def test_h2_one_loop_after_another() -> None:
         run_here(main)
 
 
-def test_h2_a_loop_that_ends_under_an_open_stream_leaves_its_group() -> None:
-    async def left_open() -> None:
-        async with group_messages("room") as messages:
-            await anext(messages)
+async def left_open() -> None:
+    async with group_messages("room") as messages:
+        await anext(messages)
 
+
+def test_h2_a_loop_that_ends_under_an_open_stream_leaves_its_group() -> None:
     async def main() -> None:
         tasks.append(asyncio.create_task(left_open()))
         await asyncio.sleep(1)
@@ -1052,10 +1053,6 @@ def test_h2_a_layer_in_memory_that_was_flushed_ends_its_streams_and_holds_up_not
 
 
 def test_h2_a_loop_that_ends_while_the_layer_does_not_answer_waits_a_moment_only() -> None:
-    async def left_open() -> None:
-        async with group_messages("room") as messages:
-            await anext(messages)
-
     async def main() -> None:
         tasks.append(asyncio.create_task(left_open()))
         await asyncio.sleep(1)

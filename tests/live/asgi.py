@@ -19,17 +19,21 @@ Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 PATIENT: Final = 0.5
 
 
-async def application(scope: Message, receive: Receive, send: Send) -> None:
-    """Run Django; with ``watch`` in the query, write into the stream's diary when the server is blocked in `send`."""
-    query = parse_qs(scope.get("query_string", b"").decode())
-    if "watch" not in query:
-        await django(scope, receive, send)
-        return
-    watch = Watch(send, Diary.here(query["name"][0]))
-    try:
-        await django(scope, receive, watch.send)
-    finally:
-        watch.timer.cancel()
+def watched(inner: Any) -> Any:
+    """Return the application that writes, with ``watch`` in the query, into the diary when `send` is blocked."""
+
+    async def application(scope: Message, receive: Receive, send: Send) -> None:
+        query = parse_qs(scope.get("query_string", b"").decode())
+        if "watch" not in query:
+            await inner(scope, receive, send)
+            return
+        watch = Watch(send, Diary.here(query["name"][0]))
+        try:
+            await inner(scope, receive, watch.send)
+        finally:
+            watch.timer.cancel()
+
+    return application
 
 
 class Watch:
@@ -59,3 +63,6 @@ class Watch:
             self.diary.write("blocked in send")
         else:
             self.timer = self.loop.call_later(PATIENT / 5, self.look)
+
+
+application = watched(django)

@@ -1,15 +1,13 @@
 """The application of the live site with Channels: its consumers, and Django for all other paths."""
 
 from typing import Any, Final
-from urllib.parse import parse_qs
 
 from channels.routing import ProtocolTypeRouter, URLRouter
 from django.urls import path
 
-from .asgi import Message, Receive, Send, Watch, django
+from .asgi import django, watched
 from .channels_consumers import Doorkeeper, Player, Room
 from .channels_urls import INTERVAL
-from .play import Diary
 
 #: The types of Django know only views in such a list.
 APPLICATIONS: Final[list[tuple[str, Any]]] = [
@@ -22,18 +20,4 @@ APPLICATIONS: Final[list[tuple[str, Any]]] = [
 
 consumers = URLRouter([path(route, application) for route, application in APPLICATIONS])
 
-
-async def watched(scope: Message, receive: Receive, send: Send) -> None:
-    """Run the consumers; as :func:`tests.live.asgi.application` does, write down when the server blocks in `send`."""
-    query: dict[str, Any] = parse_qs(scope["query_string"].decode())
-    if "watch" not in query:
-        await consumers(scope, receive, send)
-        return
-    watch = Watch(send, Diary.here(query["name"][0]))
-    try:
-        await consumers(scope, receive, watch.send)
-    finally:
-        watch.timer.cancel()
-
-
-application = ProtocolTypeRouter({"http": watched})
+application = ProtocolTypeRouter({"http": watched(consumers)})

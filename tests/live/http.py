@@ -220,3 +220,15 @@ class Response:
 
     def _line(self) -> bytes:
         return self.connection.take_line(self._deadline)
+
+
+def assert_forgets_requests(port: int) -> None:
+    """Wait until the Daphne at a port has cleaned up behind the requests that it has answered."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        with Connection(port) as connection:
+            known = int(connection.get("/connections").read())
+        if known <= 5:  # this one itself is always there
+            return
+        assert time.monotonic() < deadline, f"Daphne has kept {known} requests."
+        time.sleep(0.1)  # it looks once a second

@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 import pytest
 
 from .conftest import Start
-from .http import Connection
-from .play import FOR_EVER, PATIENCE, Cue, Fail, Flood, Line, Stream
+from .http import Connection, assert_forgets_requests
+from .play import FOR_EVER, Cue, Fail, Flood, Line, Stream
 from .servers import Server, running
 
 APPLICATION: Final = "tests.live.channels_asgi:application"
@@ -214,16 +214,7 @@ def test_h1_a_stream_that_fails_leaves_daphne_healthy(start: Start) -> None:
     for _ in range(30):
         with Connection(daphne.port) as connection:
             assert connection.get("/ping").status == 200
-    deadline = time.monotonic() + PATIENCE
-    # Daphne looks once a second for requests that are done; this one itself is always there.
-    while (known := _connections(daphne)) > 5:
-        assert time.monotonic() < deadline, f"Daphne has kept {known} requests."
-        time.sleep(0.1)
-
-
-def _connections(daphne: Server) -> int:
-    with Connection(daphne.port) as connection:
-        return int(connection.get("/connections").read())
+    assert_forgets_requests(daphne.port)
 
 
 def test_h1_a_consumer_may_refuse_before_it_streams(server: Server) -> None:

@@ -1,12 +1,10 @@
 """Errors on real servers: seen by operators and by the client's machinery, read by nobody else."""
 
-import time
-
 import pytest
 
 from .conftest import Start
-from .http import Connection
-from .play import PATIENCE, ErrorKind, Fail, Line
+from .http import Connection, assert_forgets_requests
+from .play import ErrorKind, Fail, Line
 from .servers import Server
 
 CUTTING = ["uvicorn", "uvicorn-h11", "hypercorn", "granian"]
@@ -43,16 +41,7 @@ def test_a_stream_that_fails_leaves_daphne_healthy(daphne: Server) -> None:
     for _ in range(100):
         with Connection(daphne.port) as connection:
             assert connection.get("/ping").status == 200
-    deadline = time.monotonic() + PATIENCE
-    # Daphne looks once a second for requests that are done; this one itself is always there.
-    while (known := _connections(daphne)) > 5:
-        assert time.monotonic() < deadline, f"Daphne has kept {known} requests."
-        time.sleep(0.1)
-
-
-def _connections(daphne: Server) -> int:
-    with Connection(daphne.port) as connection:
-        return int(connection.get("/connections").read())
+    assert_forgets_requests(daphne.port)
 
 
 def test_an_error_is_logged_once_with_its_traceback(server: Server) -> None:
